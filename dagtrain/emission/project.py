@@ -210,6 +210,9 @@ def _skew(count: str, seen: str, ns: float) -> str:
 
 
 QUARTUS_FAMILIES: Mapping[str, str] = {"10AX": "Arria 10", "AGF": "Agilex 7"}
+# Quartus refuses loops of more than 5 000 rounds, which those are that clear memories (Quartus Prime Settings File
+# Reference, VERILOG_CONSTANT_LOOP_LIMIT); no part holds so many words
+QUARTUS_LOOP_LIMIT = 1 << 28
 
 
 def _quartus(design: DeviceDesign, sources: Sequence[str], part: str) -> str:
@@ -218,6 +221,7 @@ def _quartus(design: DeviceDesign, sources: Sequence[str], part: str) -> str:
     if family:
         lines += [f'set_global_assignment -name FAMILY "{family}"']
     lines += [f"set_global_assignment -name TOP_LEVEL_ENTITY {design.top.name}"]
+    lines += [f"set_global_assignment -name VERILOG_CONSTANT_LOOP_LIMIT {QUARTUS_LOOP_LIMIT}"]
     lines += [f"set_global_assignment -name VERILOG_FILE {source}" for source in sources]
     lines += [f"set_global_assignment -name SDC_FILE {design.top.name}.sdc"]
     lines += [f'set_parameter -name {image.parameter} "images/{image.file_name}"' for image in design.images]
