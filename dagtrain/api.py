@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dagtrain.flow import (
+    bring_up_step,
     check_step,
     clean_step,
     cosim_step,
@@ -39,6 +40,7 @@ from dagtrain.flow import (
     probe_step,
     profile_step,
     report_step,
+    selftest_step,
     serve_step,
     status_step,
     sweep_step,
@@ -323,6 +325,8 @@ class Network:
     train = _step(train_step.TrainOptions, train_step.run, Trained)
     serve = _step(serve_step.ServeOptions, serve_step.run, Done)
     drive = _step(drive_step.DriveOptions, drive_step.run, Done)
+    bring_up = _step(bring_up_step.BringUpOptions, bring_up_step.run, Done)
+    self_test = _step(selftest_step.SelfTestOptions, selftest_step.run, Done)
     profile = _step(profile_step.ProfileOptions, profile_step.run, Done)
     evaluate = _step(evaluate_step.EvaluateOptions, evaluate_step.run, Judged)
     estimate = _step(estimate_step.EstimateOptions, estimate_step.run, Done)

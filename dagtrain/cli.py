@@ -694,6 +694,46 @@ def _serve(
     )  # fmt: skip
 
 
+def _bring_up(
+    devices: Devices,
+    lint: Annotated[bool, typer.Option(help="Check the Verilog with Verilator.")] = True,
+) -> Jobs:
+    """Write tops that test the boards of a cluster on Ethernet before anything is trained: words over every link, a
+    march through every memory channel, counters that `dagtrain self-test` reads."""
+    return (lambda net: net.bring_up(devices=devices, lint=lint),)
+
+
+def _self_test(
+    host: Annotated[
+        str | None,
+        typer.Option(
+            help="ADDRESS[:PORT] to which all frames go; default: each device's own address.", show_default=False
+        ),
+    ] = None,
+    words: Annotated[int, typer.Option(help="To send over each link.")] = 1_000_000,
+    bursts: Annotated[
+        int | None,
+        typer.Option(help="Of each memory channel, to march through; default: all of it.", show_default=False),
+    ] = None,
+    addresses: Annotated[
+        Path | None,
+        typer.Option(
+            help="TOML file with devices and addresses; default: that of `dagtrain bring-up`.", show_default=False
+        ),
+    ] = None,
+    bind: Annotated[
+        str | None, typer.Option(help="ADDRESS[:PORT] to take here; default: as that file says.", show_default=False)
+    ] = None,
+    answer_seconds: Annotated[float, typer.Option(help="In which every device must answer.")] = 10.0,
+) -> Jobs:
+    """Have boards with the tops of `dagtrain bring-up` test themselves, and read over UDP what they counted."""
+    return (
+        lambda net: net.self_test(
+            host=host, bind=bind, addresses=addresses, words=words, bursts=bursts, answer_seconds=answer_seconds
+        ),
+    )  # fmt: skip
+
+
 @wraps(_train)
 def _train_on_data(**given: Any) -> Jobs:
     """As `_train`, where there is data to train on."""
@@ -798,6 +838,8 @@ COMMANDS: dict[str, tuple[Callable[..., Jobs], ...]] = {
     "train": (_train,),
     "serve": (_serve,),
     "drive": (_drive,),
+    "bring-up": (_bring_up,),
+    "self-test": (_self_test,),
     "profile": (_profile,),
     "report": (_report,),
     "export": (_export,),

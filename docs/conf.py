@@ -42,6 +42,7 @@ own-cluster
 refused-model
 slow-plan
 boards
+bring-up
 formats
 circuits
 mismatch

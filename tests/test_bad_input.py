@@ -431,6 +431,7 @@ ORDER = [
     ("evaluate", "run `dagtrain train` first"),
     ("serve", "run `dagtrain emit` first"),
     ("drive", r"run `dagtrain import MODEL\.onnx` first"),
+    ("self-test", r"run `dagtrain bring-up --devices cluster\.toml` first"),
 ]
 
 
@@ -1048,7 +1049,7 @@ def test_all_steps_at_once_stop_at_the_first_that_fails(fresh: Case) -> None:
 def test_every_command_of_the_command_line_is_tried_here() -> None:
     commands = {command.name or getattr(command.callback, "__name__", "") for command in cli.app.registered_commands}
     # timing takes Verilog files, parallelize a model (tests/test_hypar.py), not a working folder; tests/test_drive.py
-    # interrupts drive, tests/test_serve.py serve
-    alone = {"timing", "parallelize"}
-    assert commands == {*INTERRUPTED, *HARMLESS, *alone, "show", "run", "drive", "serve"}
+    # interrupts drive, tests/test_serve.py serve, tests/test_selftest_cluster.py tries bring-up and self-test
+    alone = {"timing", "parallelize", "bring-up"}
+    assert commands == {*INTERRUPTED, *HARMLESS, *alone, "show", "run", "drive", "serve", "self-test"}
     assert {step for step, _ in ORDER} | {*HARMLESS, *alone, "import", "run"} == commands

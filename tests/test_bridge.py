@@ -17,7 +17,8 @@ import pytest
 
 from dagtrain.graph.executor import Executor
 from dagtrain.host.bridge import Bridge
-from dagtrain.host.cluster import Cluster, Settings
+from dagtrain.host.cluster import Cluster
+from dagtrain.host.connection import Settings
 from dagtrain.host.streams import LinkFault
 from dagtrain.host.wiring import Wiring, WiringError
 from dagtrain.training.feeds import host_ports

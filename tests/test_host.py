@@ -15,7 +15,8 @@ import pytest
 
 from dagtrain.graph.executor import Executor
 from dagtrain.host.chunks import Chunk, chunks_of, payload_of
-from dagtrain.host.cluster import Cluster, Settings
+from dagtrain.host.cluster import Cluster
+from dagtrain.host.connection import Settings
 from dagtrain.host.endpoint import FIRST_TIMER_US, LEAST_TIMER_US, RESUME, DeviceReset, Endpoint, Pair, now_us
 from dagtrain.host.streams import Incoming, Layout, LinkFault, Outgoing
 from dagtrain.host.wiring import Wiring, WiringError, read_wiring, wiring_text

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 from dagtrain.cosim.clocks import clock_of, mac_clocks, mac_prefix
@@ -329,12 +329,11 @@ def _add_memory(
     """The memory behind an AXI4 port of a device; returns the path of its array below the bench."""
     form, top, model = memory.format, device.manifest.top, bench.memory
     name = f"memory{memory.port.removeprefix(AXI_PREFIX)}"
-    options = asdict(model)
-    latency = options.pop("latency_cycles")
+    options = {name: getattr(model, name) for name in ("words", "cycles", "stall_256", "seed", "stuck")}
 
     def build(domain: ClockReset, streams: Mapping[str, Stream]) -> object:
         port = Axi.of(streams, "m")
-        return dram_model(domain, port, form=form, depth=memory.words, latency=latency, **options)
+        return dram_model(domain, port, form=form, depth=memory.words, latency=model.latency_cycles, **options)
 
     module = library.block(f"{BENCH}_memory", f"{form} {memory.words} {model}", form.ports("m"), build)
     byte_bits = (form.data_bits // 8).bit_length() - 1

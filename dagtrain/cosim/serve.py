@@ -33,6 +33,7 @@ def build_served(
     seed: int,
     *,
     optimise: bool = True,
+    memory: MemoryModel | None = None,
 ) -> Path:
     """The program that simulates a cluster in ``folder``, made there.  Raises `DagtrainError` where its host does not
     speak over the network."""
@@ -47,7 +48,7 @@ def build_served(
         frames=ENDLESS_BATCHES * batch,
         batch=batch,
         network=network,
-        memory=MemoryModel(seed=seed),
+        memory=memory or MemoryModel(seed=seed),
         host_stall_256=0,
         seed=seed,
         stuck_cycles=ENDLESS_CYCLES,

@@ -25,7 +25,8 @@ from dagtrain.emission.state import differences, held
 from dagtrain.graph.executor import Executor
 from dagtrain.graph.ir import Graph
 from dagtrain.host.bridge import addresses_of
-from dagtrain.host.cluster import Cluster, Feeds, Settings
+from dagtrain.host.cluster import Cluster, Feeds
+from dagtrain.host.connection import Settings
 from dagtrain.host.endpoint import DeviceReset, Endpoint, Pair, Pairs, Place
 from dagtrain.host.wiring import ADDRESSES, Wiring, read_wiring
 from dagtrain.passes.access_state import access_state

@@ -54,8 +54,8 @@ HOST_WORDS = 4096
 LOAD_WORDS = 512
 # frames on their way to a peer
 LEAST_WINDOW, MOST_WINDOW = 16, 256
-# what streams of the host carry: to devices, and from them
-TO_DEVICE, FROM_DEVICE = ("image", "label", "load"), ("result", "dump")
+# what streams of the host carry: to devices, and from them; a self-test has orders and reports (`hdl.selftest.console`)
+TO_DEVICE, FROM_DEVICE = ("image", "label", "load", "order"), ("result", "dump", "report")
 # epoch of a device that no host has reset
 FIRST_EPOCH = 0
 # reset of all but the port: that of the top, or the host's
@@ -287,19 +287,33 @@ def device_port(
         elif crossing.target_device == device:
             sent.setdefault(crossing.source_index, Fraction(0))
     names = {c.source_index: c.source_device for c in crossings} | {c.target_index: c.target_device for c in crossings}
-    if ethernet.host is not None:
-        sent[HOST] = Fraction(0)
-    order = sorted(sent)
+    return peered_port(ethernet, device, names, sent, streams, form, cycles, period)
+
+
+def peered_port(
+    ethernet: Ethernet,
+    device: str,
+    names: Mapping[int, str],
+    sent: Mapping[int, Fraction],
+    streams: Sequence[HostStream],
+    form: LinkFormat,
+    cycles: int,
+    period: Fraction = Fraction(1),
+) -> DevicePort:
+    """The port of a device with these peers: position of a device -> words that are ``sent`` to it in ``cycles``; the
+    host is one if it has streams.  ``names``: position -> device.  Else as `device_port`."""
+    rates = dict(sent) if ethernet.host is None else {**sent, HOST: Fraction(0)}
+    order = sorted(rates)
     peers = tuple(ethernet.addresses[names[at]] if at in names else _host(ethernet) for at in order)
     least = 2 * ethernet.frames.payload_beats
-    regions = tuple(max(least, -(-sent[at] * ethernet.rtt_cycles // cycles)) for at in order)
+    regions = tuple(max(least, -(-rates[at] * ethernet.rtt_cycles // cycles)) for at in order)
     # one circuit for all keys
     frames = ethernet.frames if ethernet.frames.key is None else replace(ethernet.frames, key=0)
     packer = Packer(frames=frames, form=form, regions=regions)
     unit = EthernetPort(
         packer=packer,
         timing=_in_own_cycles(ethernet.timing, period),
-        host_timing=_in_own_cycles(ethernet.host_timing, period) if HOST in sent else None,
+        host_timing=_in_own_cycles(ethernet.host_timing, period) if HOST in rates else None,
     )
     return DevicePort(
         ethernet=ethernet,

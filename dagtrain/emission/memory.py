@@ -32,6 +32,7 @@ from hdl.dram.widen import AxiWiden
 from hdl.errors import DagtrainError
 from hdl.layers.storage import Ring
 from hdl.recipe import Recipe
+from hdl.simulate.models.dram import StuckBit
 from hdl.tensor import Port
 
 # prefix of the AXI4 signals of a device
@@ -121,6 +122,8 @@ class MemoryModel:
     # of 256 cycles, those in which it stalls
     stall_256: int = 32
     seed: int = 1
+    # a broken cell
+    stuck: StuckBit | None = None
 
 
 @dataclass(frozen=True)
@@ -227,7 +230,7 @@ class MemoryPort:
         label = verilog_name(name)
         master = self._axi(store_port(name), unit.format)
         error = self.assembly.wire(f"dram_error_{label}")
-        streams = {"x": nets[0], "y": nets[1], **_port(master, "m")}
+        streams = {"x": nets[0], "y": nets[1], **axi_nets(master, "m")}
         signals = {"base": f"{unit.format.address_bits}'d{base * ratio}", "error": error}
         module = unit_module(self.library, "dram_store", unit)
         self.assembly.instance(module, f"u_dram_{label}", streams, signals, role=store_role(name))
@@ -244,7 +247,7 @@ class MemoryPort:
         memories = []
         for channel, regions in sorted(self.regions.items()):
             port = channel_prefix(channel, self.channels)
-            _axi4_port(self.assembly, self.use.format, self._channel(channel), port)
+            axi4_port(self.assembly, self.use.format, self._channel(channel), port)
             memories.append(DeviceMemory(port, self.use.format, tuple(regions)))
         if memories:
             self.assembly.port("dram_error", 1, Direction.OUT)
@@ -267,7 +270,7 @@ class MemoryPort:
         net = self._merged(masters, narrow)
         unit = AxiWiden(narrow=narrow, wide=self.use.format, burst=self.use.group_burst(narrow))
         out = self._axi(f"dram_widened{self._wideners}", self.use.format)
-        streams = {**_port(net, "a"), **_port(out, "m")}
+        streams = {**axi_nets(net, "a"), **axi_nets(out, "m")}
         module = unit_module(self.library, "axi_widen", unit)
         self.assembly.instance(module, f"dram_widen{self._wideners}", streams, role=MEMORY_ROLE)
         self._wideners += 1
@@ -282,7 +285,7 @@ class MemoryPort:
             merged = []
             for a, b in zip(level[::2], level[1::2], strict=False):
                 out = self._axi(f"dram_merged{self._merges}", form)
-                streams = {**_port(a, "a"), **_port(b, "b"), **_port(out, "m")}
+                streams = {**axi_nets(a, "a"), **axi_nets(b, "b"), **axi_nets(out, "m")}
                 self.assembly.instance(merge, f"dram_merge{self._merges}", streams, role=MEMORY_ROLE)
                 merged.append(out)
                 self._merges += 1
@@ -346,7 +349,7 @@ def allocate(regions: Sequence[Region], unit: DramUnit, form: AxiFormat, what: s
     return base
 
 
-def _port(net: str, prefix: str) -> dict[str, str]:
+def axi_nets(net: str, prefix: str) -> dict[str, str]:
     """Streams of a unit's AXI port ``prefix`` → nets."""
     return {f"{prefix}_{channel}": f"{net}_{channel}" for channel in CHANNELS}
 
@@ -362,7 +365,7 @@ def axi4_payloads(form: AxiFormat) -> Mapping[str, tuple[tuple[str, int], ...]]:
     }
 
 
-def _axi4_port(assembly: Assembly, form: AxiFormat, net: str, prefix: str) -> None:
+def axi4_port(assembly: Assembly, form: AxiFormat, net: str, prefix: str) -> None:
     """The master's five streams as AXI4 signals ``<prefix>_…``; addresses in bytes, strobes all ones."""
     byte_bits = (form.data_bits // 8).bit_length() - 1
     for channel, parts in axi4_payloads(form).items():

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from typing import Self
 
 from dagtrain.emission.design import ClusterDesign
 from dagtrain.emission.device import STATE_DUMP, STATE_LOAD, DeviceDesign
@@ -62,8 +63,7 @@ def write_cluster(
 ) -> None:
     """Write ``<folder>/<device>/`` for every device; ``parts`` names their FPGAs, ``clock_mhz`` is the network's,
     ``shared`` are files below ``folder`` that tell of their Ethernet."""
-    files = tuple(FileRecord(file=f"../{path.relative_to(folder)}", sha256=_sha256(path)) for path in shared)
-    pace = Pace(design.cycles_per_frame, design.needed_staleness, files)
+    pace = Pace.of(design.cycles_per_frame, design.needed_staleness, folder, shared)
     for device in design.devices:
         own = design.periods.get(device.name)
         network = None if own is None else clock_mhz
@@ -88,6 +88,12 @@ class Pace:
     needed_staleness: int
     # what tells of its Ethernet
     files: tuple[FileRecord, ...] = ()
+
+    @classmethod
+    def of(cls, cycles_per_frame: int, needed_staleness: int, folder: Path, shared: Sequence[Path]) -> Self:
+        """With these files below the folder of all devices."""
+        files = tuple(FileRecord(file=f"../{path.relative_to(folder)}", sha256=_sha256(path)) for path in shared)
+        return cls(cycles_per_frame, needed_staleness, files)
 
 
 def write_device(

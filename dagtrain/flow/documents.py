@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
 from dagtrain.flow.records import (
+    BringUpRecord,
     CosimRecord,
     Count,
     DebugRecord,
@@ -27,6 +28,7 @@ from dagtrain.flow.records import (
     ParallelRecord,
     PointRecord,
     ProfileRecord,
+    SelfTestRecord,
     ServeRecord,
     SummaryRecord,
     TimelineRecord,
@@ -174,6 +176,8 @@ LEAVING: Mapping[str, type[Any]] = {
     "train": TrainRecord,
     "serve": ServeRecord,
     "drive": DriveRecord,
+    "bring-up": BringUpRecord,
+    "self-test": SelfTestRecord,
     "profile": ProfileRecord,
     "report": ReportDocument,
     "export": ExportDocument,

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import socket
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -16,14 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from dagtrain.files import write_text
+from dagtrain.flow.hosting import host_settings
 from dagtrain.flow.placed import graph_of, load_placed_graph, load_plan
 from dagtrain.flow.result import Interrupted, StepResult
 from dagtrain.flow.train_step import DRIVEN, NO_DATA, data_name, epoch_record, other_keys, training_of
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace
-from dagtrain.host.cluster import Cluster, Feeds, Settings, Trained
-from dagtrain.host.endpoint import DeviceReset, Place
+from dagtrain.host.cluster import Cluster, Feeds, Trained
+from dagtrain.host.endpoint import DeviceReset
 from dagtrain.host.twin import Twin
-from dagtrain.host.wiring import ADDRESSES, Wiring, read_wiring
+from dagtrain.host.wiring import ADDRESSES, read_wiring
 from dagtrain.passes.access_state import access_state
 from dagtrain.planning.choices import folded_graph
 from dagtrain.progress import Panel, Progress
@@ -33,7 +33,6 @@ from dagtrain.training.emulator import NO_METRICS, Emulator, Metrics
 from dagtrain.training.feeds import check_dataset
 from dagtrain.training.spec import choose_data
 from hdl.errors import DagtrainError
-from hdl.link.ethernet.frame import UDP_PORT
 
 HEADINGS = ("device", "sent", "heard", "again", "dropped", "round trip, ms", "credits")
 
@@ -215,7 +214,7 @@ def run(workspace: Workspace, options: DriveOptions, progress: Progress) -> Step
     wiring = read_wiring(options.addresses or workspace.folder("emit") / ADDRESSES)
     choice = choose_data(source, options.held_out, options.stratify)
     data, held_out = (check_dataset(graph, part, choice.name) for part in choice.parts(options.seed))
-    cluster = Cluster(wiring, graph, _settings(options, wiring))
+    cluster = Cluster(wiring, graph, host_settings(options.host, options.bind, wiring, options.answer_seconds))
     identity = {"data": choice.digest, "seed": options.seed, "steps": graph_of(workspace)}
     drive = _Drive(cluster, data, held_out, options, identity)
     folder = workspace.root / DRIVEN
@@ -249,24 +248,6 @@ async def _train(drive: _Drive, folder: Path, progress: Progress) -> None:
         finally:
             curves.close()
         progress.end()
-
-
-def _settings(options: DriveOptions, wiring: Wiring) -> Settings:
-    gateway = None if options.host is None else _place("--host", options.host, UDP_PORT)
-    bind = None if options.bind is None else _place("--bind", options.bind, 0 if gateway else wiring.host.port)
-    return Settings(gateway=gateway, bind=bind, answer_seconds=options.answer_seconds)
-
-
-def _place(option: str, text: str, port: int) -> Place:
-    """An address as a socket takes it.  Raises `DagtrainError` for what is none."""
-    name, colon, number = text.partition(":")
-    cure = "write ADDRESS or ADDRESS:PORT"
-    if colon and not (number.isdecimal() and int(number) < 1 << 16):
-        raise DagtrainError(f"{option} {text}: {number!r} is no port", cure)
-    try:
-        return socket.gethostbyname(name), int(number) if colon else port
-    except OSError:
-        raise DagtrainError(f"{option} {text}: {name!r} is no address", cure) from None
 
 
 def _compared(twin: Twin) -> dict[str, Any]:

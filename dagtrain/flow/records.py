@@ -375,6 +375,36 @@ class ServeRecord(Versioned):
     pairs: list[PairRecord]
 
 
+class TestedDeviceRecord(TypedDict):
+    """A device of ``bring-up.json``."""
+
+    name: str
+    part: str
+    # devices that it sends words to, and gets some from
+    links: Count
+    channels: Count
+    # of a memory channel
+    words: Count
+    # that a report tells
+    values: Count
+
+
+class BringUpRecord(Versioned):
+    """``bring-up.json``."""
+
+    devices: list[TestedDeviceRecord]
+
+
+class SelfTestRecord(Versioned):
+    """``self-test.json``."""
+
+    # device -> value -> number: behind all words and marches, and behind one bit more that was turned over on each link
+    reports: dict[str, dict[str, Count]]
+    injected: dict[str, dict[str, Count]]
+    # what is wrong
+    problems: list[str]
+
+
 class DrivenDeviceRecord(TypedDict):
     """A device of ``drive.json``: frames by what became of them."""
 

@@ -13,72 +13,35 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import count, islice
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy.typing as npt
 
-from dagtrain.emission.ethernet import FIRST_EPOCH
 from dagtrain.emission.state import Dumped, dumped, held, links_of, load_records, restored, rounds
 from dagtrain.graph.executor import Executor
 from dagtrain.graph.ir import Graph
-from dagtrain.host.endpoint import ACK_US, EPOCH_STEP, Endpoint, Pair, Place, not_bound
-from dagtrain.host.streams import Incoming, LinkFault, Outgoing
+from dagtrain.host.connection import Connection, DeviceState, Settings
+from dagtrain.host.streams import Outgoing
 from dagtrain.host.wiring import (
-    FROM_DEVICE,
-    TO_DEVICE,
     DeviceTable,
     StreamTable,
     Wiring,
     WiringError,
-    neighbour_command,
 )
 from dagtrain.training.emulator import Emulator, Metrics
 from dagtrain.training.feeds import host_ports
 from hdl.engine.loss.numbers import METRICS
 from hdl.engine.weights.records import COUNT_AT, KIND_BITS, Kind, Record, StateError, records_of, words_of
-from hdl.errors import DagtrainError, Problem
+from hdl.errors import DagtrainError
 from hdl.fixed import IntArray
-from hdl.link.ethernet.frame import HOST
-from hdl.link.ethernet.protocol import EPOCHS, Peer, Rules
+from hdl.link.ethernet.protocol import EPOCHS
 
 Feeds = Mapping[str, npt.ArrayLike]
 # bytes of a stream that are kept ready to be sent; batches under way beyond those that staleness lets begin
 AHEAD_BYTES, AHEAD_BATCHES = 1 << 20, 2
-# seconds for which an epoch is tried; twice as long whenever one of each third was refused
-EPOCH_SECONDS, THIRDS = 0.3, 3
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """How to reach a cluster."""
-
-    # all frames go here, and not to devices' own addresses
-    gateway: Place | None = None
-    # the host's own address; None: as the wiring says, or any port where there is a gateway
-    bind: Place | None = None
-    # within which every device must have answered
-    answer_seconds: float = 10.0
-    # to try first; None: by the time of day
-    epoch: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class DeviceState:
-    """How the pair with a device stands."""
-
-    name: str
-    # frames sent, heard, sent again, and dropped by cause
-    sent: int
-    heard: int
-    retransmitted: int
-    drops: Mapping[str, int]
-    rtt_us: float | None
-    # words that may be sent, and those that could be if nothing were on its way
-    credits: int
-    most_credits: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,15 +58,14 @@ class Trained:
     devices: tuple[DeviceState, ...]
 
 
-class Cluster:
-    """A cluster of devices; ``async with`` connects to it and resets it.
+class Cluster(Connection):
+    """A cluster of devices that trains; ``async with`` connects to it and resets it.
 
     ``graph`` is the folded one that the devices were made of.  Raises `LinkFault`, with all problems, where devices do
     not answer, run another plan, or stop."""
 
     def __init__(self, wiring: Wiring, graph: Graph, settings: Settings | None = None) -> None:
-        self.wiring = wiring
-        self.settings = settings or Settings()
+        super().__init__(wiring, settings)
         self.emulator = Emulator(graph)
         self.image, self.label, self.output = host_ports(graph)
         self.check(graph)
@@ -118,8 +80,6 @@ class Cluster:
         # asked for; and whose results have come
         self._batches = self._done = 0
         self._loaded = False
-        first = int(time.time()) % EPOCHS if self.settings.epoch is None else self.settings.epoch
-        self._endpoint = self.end(first)
 
     # -------------------------------------------------------------------------------------------- connection
 
@@ -127,80 +87,11 @@ class Cluster:
         """Raises `WiringError`, with all problems, where the wiring is of another graph."""
         _check(self.wiring, graph)
 
-    def end(self, epoch: int) -> Endpoint:
-        """The host's end of all pairs."""
-        return Endpoint(HOST, self.wiring.form, epoch, self._pairs)
-
-    def rules(self) -> Rules:
-        """Of each pair; the timer follows the round trips."""
-        wiring, form = self.wiring, self.wiring.form
-        return Rules(
-            window=wiring.window,
-            replay_beats=wiring.window * form.payload_beats,
-            word_bytes=form.word_bytes,
-            timer_cycles=1,
-            ack_cycles=ACK_US,
-        )
-
-    # what a pair is made of
-    pair: type[Pair] = Pair
-
-    def _pairs(self, epoch: int) -> Sequence[Pair]:
-        wiring, rules = self.wiring, self.rules()
-        digest = int(wiring.digest, 16)
-        return [
-            self.pair(
-                name=device.name,
-                place=self.settings.gateway or device.place,
-                peer=Peer(number=HOST, other=device.number, epoch=epoch, digest=digest),
-                rules=rules,
-                outgoing={
-                    s.number: Outgoing(s.number, s.layout(wiring.word_bits), s.credits)
-                    for s in wiring.streams_of(device.name, TO_DEVICE)
-                },
-                incoming={
-                    s.number: Incoming(s.number, s.layout(wiring.word_bits), s.credits)
-                    for s in wiring.streams_of(device.name, FROM_DEVICE)
-                },
-            )
-            for device in wiring.device
-        ]
-
-    async def __aenter__(self) -> Self:
-        settings, host = self.settings, self.wiring.host
-        bind = settings.bind or (("", 0) if settings.gateway else (str(host.ip or ""), host.port))
-        try:
-            self._endpoint.open(bind)
-        except OSError as error:
-            raise not_bound(bind, error, "--bind") from error
-        try:
-            await self._connect(self._endpoint.epoch)
-        except BaseException:
-            self._endpoint.close()
-            raise
-        return self
-
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._end_tasks()
-        self._endpoint.close()
-
-    async def _connect(self, first: int) -> None:
-        """Reset all devices, to an epoch that each of them thinks later than its own, and from there to the next: one
-        that stood at the first epoch by chance has then begun anew too.  None stays in the epoch of devices that nobody
-        has reset, so that one that begins anew is seen."""
-        now = asyncio.get_running_loop().time
-        deadline = now() + self.settings.answer_seconds
-        for attempt in count():
-            seconds = EPOCH_SECONDS * 2 ** (attempt // THIRDS)
-            if await self._answered(first + attempt * EPOCH_STEP, min(seconds, deadline - now())):
-                break
-            if now() >= deadline:
-                raise self._unanswered()
-        last = (self._endpoint.epoch + 1) % EPOCHS
-        if not await self._answered(last + (last == FIRST_EPOCH), deadline - now()):
-            raise self._unanswered()
+        await super().__aexit__(kind, error, trace)
 
     async def begin_anew(self) -> int:
         """After `DeviceReset`: reset all devices, to a later epoch, and load the last checkpoint into them; the batches
@@ -218,70 +109,12 @@ class Cluster:
         await self.load_state(self.emulator.executor)
         return self._batches
 
-    async def _answered(self, epoch: int, seconds: float) -> bool:
-        """Whether all devices come to an epoch in time; one that stood at it, and was not reset, may break rules."""
-        self._endpoint.reset(epoch)
-        pairs = self._endpoint.pairs.values()
-        with suppress(TimeoutError, LinkFault):
-            async with asyncio.timeout(max(0.01, seconds)):
-                await self._endpoint.until(lambda: all(pair.peer.greeted for pair in pairs))
-                return True
-        return False
-
-    def _unanswered(self) -> LinkFault:
-        problems = []
-        for device in self.wiring.device:
-            pair = self._endpoint.pairs[device.number]
-            where = f"device {device.number} ({device.name}) at {pair.place[0]}:{pair.place[1]}"
-            if pair.foreign is not None:
-                what = f"runs plan {pair.foreign:08x}, the host plan {self.wiring.digest}"
-                problems.append(Problem(what, "emit, build and load the same plan on all devices", where))
-            elif not pair.peer.greeted:
-                dropped = ", ".join(f"{number} {cause.value}" for cause, number in pair.drops.items())
-                what = f"no answer within {self.settings.answer_seconds:g} s"
-                problems.append(
-                    Problem(what + (f"; frames dropped: {dropped}" if dropped else ""), _cure(device), where)
-                )
-        if self._endpoint.fault:
-            problems.append(Problem(self._endpoint.fault, "program the devices anew"))
-        if self._endpoint.unsendable:
-            problems.append(Problem(f"a frame could not be sent to {self._endpoint.unsendable}", "see `ip route`"))
-        return LinkFault.listing("the cluster can't be reached", problems, lines=True)
-
-    @property
-    def devices(self) -> tuple[DeviceState, ...]:
-        """How the pairs with all devices stand."""
-        found = []
-        for pair in self._endpoint.pairs.values():
-            found.append(
-                DeviceState(
-                    name=pair.name,
-                    sent=sum(pair.sent.values()),
-                    heard=pair.heard,
-                    retransmitted=pair.retransmitted,
-                    drops={cause.value: number for cause, number in pair.drops.items()},
-                    rtt_us=pair.rtt_us,
-                    credits=sum(stream.credits for stream in pair.outgoing.values()),
-                    most_credits=sum(stream.most for stream in pair.outgoing.values()),
-                )
-            )
-        return tuple(found)
-
     @property
     def batches(self) -> int:
         """Batches behind the state that devices were asked to train to."""
         return self._batches
 
     # -------------------------------------------------------------------------------------------- streams
-
-    def _outgoing(self, stream: StreamTable) -> Outgoing:
-        return self._pair_of(stream).outgoing[stream.number]
-
-    def _incoming(self, stream: StreamTable) -> Incoming:
-        return self._pair_of(stream).incoming[stream.number]
-
-    def _pair_of(self, stream: StreamTable) -> Pair:
-        return next(pair for pair in self._endpoint.pairs.values() if pair.name == stream.device)
 
     async def _until_wanted(self) -> None:
         """Until devices have so few batches whose results are missing that they may wait for the next."""
@@ -538,10 +371,3 @@ def _behind(header: int, most: int, device: str) -> int:
 def _metrics(records: IntArray) -> Metrics:
     loss, right = METRICS.decode(records[:, 0]), records[:, 1]
     return Metrics(len(records), float(loss.mean()), float(right.mean()))
-
-
-def _cure(device: DeviceTable) -> str:
-    command = neighbour_command(device)
-    if not command:
-        return "see that it runs, and that no firewall drops UDP"
-    return f"see that it is configured and cabled; devices answer no ARP, so enter its address: `{command}`"

@@ -53,6 +53,10 @@ class DeviceTable(Table):
     port: Port = UDP_PORT
     mac: Mac = None
     link: tuple[LinkTable, ...] = ()
+    # what a report of a self-test tells
+    values: tuple[str, ...] = ()
+    # of a march through all of a memory channel of it
+    bursts: Positive | None = None
 
     @property
     def links(self) -> tuple[StateLink, ...]:
@@ -71,8 +75,8 @@ class StreamTable(Table):
     number: Annotated[int, Field(strict=True, ge=0, lt=1 << 16, description="a whole number of 16 bits")]
     device: Name
     carries: Annotated[
-        Literal["image", "label", "result", "load", "dump"],
-        Field(description='"image", "label", "result", "load" or "dump"'),
+        Literal["image", "label", "result", "load", "dump", "order", "report"],
+        Field(description='"image", "label", "result", "load", "dump", "order" or "report"'),
     ]
     # words that the receiver holds
     credits: Positive
@@ -168,17 +172,21 @@ def _problems(wiring: Wiring) -> list[Problem | str]:
     for index, stream in enumerate(wiring.stream):
         if stream.device not in known:
             found.append(f"stream[{index}].device = {stream.device!r}: there is no such device")
-        state = stream.carries in ("load", "dump")
+        state = stream.carries not in ("image", "label", "result")
         if stream.element_bits > wiring.word_bits or (state and stream.element_bits != STATE_BITS):
             found.append(
                 f"stream[{index}].element_bits = {stream.element_bits}: does not fit a {stream.carries} stream"
             )
         if state != (stream.elements == 0):
-            found.append(f"stream[{index}].elements = {stream.elements}: only state has no tensors")
+            found.append(f"stream[{index}].elements = {stream.elements}: only state and tests have no tensors")
     carried = [stream.carries for stream in wiring.stream]
-    found += [f"streams that carry {what}: {carried.count(what)}, not 1" for what in ("image", "label", "result")
-              if carried.count(what) != 1]  # fmt: skip
+    tests = "order" in carried
+    found += [f"streams that carry {what}: {carried.count(what)}, not {int(not tests)}"
+              for what in ("image", "label", "result") if carried.count(what) != int(not tests)]  # fmt: skip
     for device in wiring.device:
+        ends = sorted(stream.carries for stream in wiring.streams_of(device.name, ("order", "report")))
+        if ends != (["order", "report"] if device.values else []) or bool(device.values) != tests:
+            found.append(f"device {device.name} that tells {len(device.values)} values: streams of its test are {ends}")
         streams = [stream.carries for stream in wiring.streams_of(device.name, ("load", "dump"))]
         if sorted(streams) != (["dump", "load"] if device.link else []):
             found.append(f"device {device.name} with {len(device.link)} links: streams of its state are {streams}")
@@ -191,7 +199,11 @@ def wiring_text(wiring: Wiring) -> str:
     lines = _lines({key: value for key, value in values.items() if not isinstance(value, dict | tuple)})
     lines += ["", "[host]", *_lines(values["host"])]
     for device in values["device"]:
-        lines += ["", "[[device]]", *_lines({key: value for key, value in device.items() if key != "link"})]
+        lines += [
+            "",
+            "[[device]]",
+            *_lines({key: value for key, value in device.items() if key != "link" and value != ()}),
+        ]
         for link in device["link"]:
             lines += ["[[device.link]]", *_lines(link)]
     for stream in values["stream"]:

@@ -28,6 +28,8 @@ from hdl.unit import Unit
 WORD_BITS = 64
 WHICH_BITS, FLAG_BITS = 8, 16
 CYCLE_BITS = 64
+# values of which one is chosen in a cycle
+GROUP = 8
 
 
 class Order(IntEnum):
@@ -87,7 +89,8 @@ class Console(Unit):
 def console(
     domain: ClockReset, x: Stream, y: Stream, run: Sequence[Stream], march: Sequence[Stream], values: Bits
 ) -> Instances:
-    """See `Console`.  Cost: a word, a choice of one of all values, two counters.
+    """See `Console`.  Cost: an eighth of all values, the choice of one of them, two counters.  A report
+    takes five cycles a value.
 
     Ports:
         x: in, stream of 64 bits.
@@ -97,14 +100,19 @@ def console(
         values: in, any number of bits, 64 a value.
     """
     count = len(values) // WORD_BITS
-    last, at_bits = count + 1, address_width(count + 2)
-    at = Signal(intbv(0)[at_bits:])
+    last, groups = count + 1, max(2, -(-(count + 2) // GROUP))
+    size, low = groups * GROUP * WORD_BITS, 2 * WORD_BITS
+    at = Signal(intbv(0)[address_width(groups * GROUP) :])
+    at_bits, group_bits = len(at), address_width(GROUP)
     cycles = Signal(modbv(0)[CYCLE_BITS:])
     unknown = Signal(modbv(0)[COUNT_BITS:])
     held = Stream(WORD_BITS)
     takes = m2s_pipe(domain, x, held)
     full, mine, ends, tells = (Signal(bool(0)) for _ in range(4))
-    word = Signal(intbv(0)[WORD_BITS:])
+    # all that is told; of each group the value at this place, of these the one of this group, and the one that is told
+    every, picked = Signal(intbv(0)[size:]), Signal(intbv(0)[groups * WORD_BITS :])
+    chosen, word = (Signal(intbv(0)[WORD_BITS:]) for _ in range(2))
+    settled = Signal(intbv(0, min=0, max=4))
     ends_of = [(RUN, link, stream) for link, stream in enumerate(run)]
     ends_of += [(MARCH, channel, stream) for channel, stream in enumerate(march)]
     # whom the order means, and who would take one
@@ -117,7 +125,7 @@ def console(
     def choose() -> None:
         mine.next = meant != 0
         tells.next = held.payload[WORD_BITS:what_at] == REPORT
-        ends.next = at == last and (not full or y.ready)
+        ends.next = full and y.ready and at == last
 
     @always_comb
     def connect() -> None:
@@ -130,23 +138,42 @@ def console(
         y.valid.next = full
         y.payload.next = word
 
+    @always_comb
+    def gather() -> None:
+        every.next = 0
+        every.next[CYCLE_BITS:] = cycles
+        every.next[COUNT_BITS + WORD_BITS : WORD_BITS] = unknown
+        for value in range(count):
+            every.next[bits_of(value, WORD_BITS, low)] = values[bits_of(value, WORD_BITS)]
+
+    @always(domain.clk.posedge)
+    def pick() -> None:
+        for group in range(groups):
+            for place in range(GROUP):
+                if at[group_bits:] == place:
+                    picked.next[bits_of(group, WORD_BITS)] = every[bits_of(group * GROUP + place, WORD_BITS)]
+            if at[at_bits:group_bits] == group:
+                chosen.next = picked[bits_of(group, WORD_BITS)]
+
     @always(domain.clk.posedge)
     def tell() -> None:
-        if not full or y.ready:
-            full.next = held.valid and tells
-            if held.valid and tells:
+        if full:
+            if y.ready:
+                full.next = False
+                settled.next = 0
                 if at == last:
                     at.next = 0
                 else:
                     at.next = at + 1
-                word.next = cycles
-                if at == 1:
-                    word.next = unknown
-                for value in range(count):
-                    if at == value + 2:
-                        word.next = values[bits_of(value, WORD_BITS)]
+        elif held.valid and tells:
+            if settled == 3:
+                full.next = True
+                word.next = chosen
+            else:
+                settled.next = settled + 1
         if domain.rst:
             full.next = False
+            settled.next = 0
             at.next = 0
 
     @always(domain.clk.posedge)
@@ -158,7 +185,7 @@ def console(
             cycles.next = 0
             unknown.next = 0
 
-    return takes, hands, choose, connect, tell, count_up
+    return takes, hands, choose, connect, gather, pick, tell, count_up
 
 
 @block
