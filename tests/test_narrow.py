@@ -13,6 +13,11 @@ from hdl.layers.window import Window
 LOW, HIGH = -(1 << 15), (1 << 15) - 1
 # a code whose low part is the most negative one; its high part is 1
 LOWEST_PART = 128
+WINDOWS = (
+    Window((3, 3), (1, 1), (1, 1, 1, 1), height=5, width=4),
+    Window((3, 2), (2, 3), (1, 0, 2, 1), (1, 2), height=7, width=6),
+    Window((1, 1), (3, 2), height=4, width=5),
+)
 
 
 def agree(window: Window, x: IntArray, w: IntArray, e: IntArray, shift: int) -> None:
@@ -72,3 +77,26 @@ def test_only_formats_of_16_bits_or_fewer_are_narrow() -> None:
     assert np.unique(conv.codes(x, [(slice(0, None), np.ones(conv.weight_shape, np.int64))])).tolist() == [8 << 15]
     e = np.ones((1, *conv.output_shape), np.int64)
     assert np.unique(ConvGradient(**shape).sums(x, e)).tolist() == [2 << 15]
+
+
+def test_a_kernel_a_channel_is_what_its_definition_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    seed = int(np.random.default_rng().integers(1 << 32))
+    print("seed", seed)
+    rng = np.random.default_rng(seed)
+    extremes, several_pieces = np.array([LOW, LOW, HIGH]), 2 * MOST_PAIRS + 3
+    for window in WINDOWS:
+        for channels, chunk_bytes in ((1, narrow.CHUNK_BYTES), (7, 1), (several_pieces, 1 << 16)):
+            monkeypatch.setattr(narrow, "CHUNK_BYTES", chunk_bytes)
+            x = rng.choice(extremes, (2, window.height, window.width, channels))
+            e = rng.choice(extremes, (2, *window.output, channels))
+            w = rng.choice(extremes, (2, channels, 1, *window.kernel))
+            versions, shift, target = [(slice(0, 1), w[0]), (slice(1, None), w[1])], 7, Fixed(16, 3)
+            patches = [window.patches(x[frames]) for frames, _ in versions]
+            by_tap = [part.reshape(channels, -1).T for part in w]
+            forward = [np.einsum("fhwtc,tc->fhwc", *pair) for pair in zip(patches, by_tap, strict=True)]
+            back = [window.scatter(e[part][:, :, :, None] * t) for (part, _), t in zip(versions, by_tap, strict=True)]
+            for transposed, maps, sums in ((False, x, forward), (True, e, back)):
+                made = narrow.ChannelCorrelation(window, 1, channels, shift, target, transposed)(maps, versions)
+                assert np.array_equal(made, requantise(np.concatenate(sums), shift + 3, target))
+            wanted = np.einsum("fhwtc,fhwc->ct", window.patches(x), e)
+            assert np.array_equal(narrow.channel_gradient(window, x, e).reshape(channels, -1), wanted)

@@ -48,6 +48,11 @@ class _Pixels:
     # of each tap, and of each piece of its channels, in codes
     offsets: IntArray
 
+    @cached_property
+    def by_tap(self) -> IntArray:
+        """Of the first piece of each."""
+        return np.ascontiguousarray(self.offsets[:: len(self.offsets) // len(self.taps)])
+
 
 @dataclass(frozen=True)
 class _Layout:
@@ -158,16 +163,16 @@ class Correlation:
                 if begin < behind:
                     seen, made = stored[begin - chunk.start : behind - chunk.start], result[begin:behind]
                     for pixels, products in self._pixels:
-                        self._make(pixels, products * len(made), seen, weights, made)
+                        if products:
+                            self._make(pixels, products * len(made), seen, weights, made)
+                        else:
+                            made[:, pixels.first[0] :: pixels.every[0], pixels.first[1] :: pixels.every[1]] = 0
         return result
 
     def _make(self, pixels: _Pixels, products: int, stored: ShortArray, weights: IntArray, made: IntArray) -> None:
         """Results of frames that see one version, of pixels that see the same taps."""
         from hdl.layers.conv.narrow_kernel import correlate
 
-        if not products:
-            made[:, pixels.first[0] :: pixels.every[0], pixels.first[1] :: pixels.every[1]] = 0
-            return
         places = pixels.taps, pixels.offsets, self._rounding, pixels.first, pixels.every
         arrays = stored, weights, pixels.step, self._weights, *places, made
         in_ranges(lambda first, end: correlate(first, end, *arrays), self._groups, products)
@@ -215,6 +220,37 @@ class Correlation:
             (pixels, -(-size * depth * len(pixels.taps) // (math.prod(pixels.every) * PRODUCTS_AN_ELEMENT)))
             for pixels in self._layout.pixels
         ]
+
+
+@dataclass(frozen=True)
+class ChannelCorrelation(Correlation):
+    """A kernel a channel: ``filters`` is 1, and weights are ``(channels, 1, rows, columns)``."""
+
+    def _make(self, pixels: _Pixels, products: int, stored: ShortArray, weights: IntArray, made: IntArray) -> None:
+        from hdl.layers.conv.channel_kernel import correlate
+
+        places = pixels.taps, pixels.by_tap, self._rounding, pixels.first, pixels.every
+        arrays = stored, weights, pixels.step, *places, made
+        in_ranges(lambda first, end: correlate(first, end, *arrays), len(made), made[0].size * len(pixels.taps))
+
+    @cached_property
+    def _weights(self) -> tuple[int, int, int, int]:
+        """Results are the channels."""
+        return self.channels, self.channels, self.window.taps, self.window.taps
+
+
+def channel_gradient(window: Window, maps: IntArray, errors: IntArray) -> IntArray:
+    """The gradient of `ChannelCorrelation`'s weights, summed over frames."""
+    from hdl.layers.conv.channel_kernel import gradient as run
+
+    channels = maps.shape[3]
+    layout = _layout(window, channels, False)
+    (pixels,) = layout.pixels
+    total = np.zeros((window.taps, channels), np.int64)
+    for chunk in _chunks(len(maps), 2 * math.prod(layout.shape)):
+        stored = _stored(np.ascontiguousarray(maps[chunk]), layout)
+        run(stored, np.ascontiguousarray(errors[chunk]), pixels.step, pixels.by_tap, total)
+    return total.T.reshape(channels, 1, *window.kernel)
 
 
 def gradient(window: Window, maps: IntArray, errors: IntArray) -> IntArray:
