@@ -23,21 +23,19 @@ def _add_products(left: ShortArray, right: ShortArray, sums: IntArray) -> None:
 def correlate(
     first: int,
     end: int,
-    stored: ShortArray,
     weights: IntArray,
-    step: Pair,
     taps: IntArray,
+    stored: ShortArray,
     offsets: IntArray,
+    places: tuple[Pair, Pair, Pair],
     rounding: tuple[int, int, int],
-    begin: Pair,
-    every: Pair,
     result: IntArray,
 ) -> None:
-    """Frames from ``first`` to ``end`` of every ``every``-th pixel from ``begin`` on: sums over ``taps`` of codes and
-    weights, which stand side by side for a channel, rounded by (shift, low, high) of `fitted`.
+    """Frames from ``first`` to ``end``: sums over ``taps`` of codes and weights, side by side for a channel,
+    rounded by (shift, low, high) of `fitted`, of the ``places`` (pixels of ``stored`` between two, first, every).
 
     ``offsets``: of each tap, from the code where a pixel begins."""
-    (_, height, width, channels), (shift, low, high) = result.shape, rounding
+    (_, height, width, channels), (shift, low, high), (step, begin, every) = result.shape, rounding, places
     _, stored_rows, stored_columns, depth = stored.shape
     codes, each = stored.reshape(-1), len(weights) // channels
     by_tap = np.empty((len(taps), channels), np.int16)

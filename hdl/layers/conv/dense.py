@@ -22,7 +22,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cached_property
 from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
@@ -36,7 +35,7 @@ from hdl.engine.window.gradient_passes import LEAVE_LATENCY, counted_gradient_pa
 from hdl.engine.window.walk import Walk
 from hdl.engine.window.walker import WeightSteps
 from hdl.errors import FoldingError, ShapeError
-from hdl.fixed import IntArray
+from hdl.fixed import Fixed
 from hdl.layers.base import Layer
 from hdl.layers.conv import narrow
 from hdl.layers.conv.correlate import (
@@ -50,7 +49,6 @@ from hdl.layers.conv.correlate import (
 from hdl.layers.conv.engine import Example, WindowEngine
 from hdl.layers.conv.examples import PARKED_EXAMPLES, dense_examples
 from hdl.layers.conv.roles import ErrorEngine, ForwardEngine, GradientEngine, WeightedEngine, words_of
-from hdl.layers.conv.versions import Versions
 from hdl.layers.folding import lanes_for, may_be_ragged, ragged_lanes
 from hdl.layers.meaning import Tape
 from hdl.layers.storage import DUMP, LOAD, Home, Ring
@@ -123,6 +121,11 @@ class DenseEngine(WindowEngine, _Filters):
     def weight_shape(self) -> tuple[int, int, int, int]:
         """(filters, channels of a group, rows, columns)."""
         return (self.filters, self.channels // self.groups, *self.kernel)
+
+    def correlation(self, shift: int, target: Fixed) -> narrow.Correlation:
+        """Of all groups."""
+        sizes = self.filters // self.groups, self.channels // self.groups
+        return narrow.Correlation(self.window, *sizes, shift, target, self.transposed, self.groups)
 
     def groups_of(self, tile: Tile) -> int:
         """Groups that a tile takes at once."""
@@ -255,25 +258,6 @@ def _reordered_frames(engine: WeightedEngine, word: int) -> int:
     return reorder_frames(engine.walk.cycles, leave, latency, engine.cycles_per_frame)
 
 
-def _correlation(engine: Conv | ConvError) -> narrow.Correlation | None:
-    """What makes the codes of a group of narrow formats."""
-    stored, result = engine.stored.tensor.fixed, engine.result.tensor.fixed
-    if not narrow.is_narrow(stored, engine.w_fixed):
-        return None
-    filters, channels = engine.weight_shape[:2]
-    shift = engine.sum_fraction_bits - result.fraction_bits
-    return narrow.Correlation(engine.window, filters // engine.groups, channels, shift, result, engine.transposed)
-
-
-def _narrow_codes(make: narrow.Correlation, groups: int, stored: IntArray, versions: Versions) -> IntArray:
-    """`WeightedEngine.codes` of narrow formats."""
-    if groups == 1:
-        return make(stored, versions)
-    weights = [[(frames, part) for part in np.split(given, groups)] for frames, given in versions]
-    maps = np.split(stored, groups, 3)
-    return joined([make(part, list(seen)) for part, *seen in zip(maps, *weights, strict=True)], 3)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Conv(ForwardEngine, DenseEngine):
     """The forward engine; formula in the module's docstring."""
@@ -307,15 +291,6 @@ class Conv(ForwardEngine, DenseEngine):
         bound = math.prod(self.weight_shape[1:]) << (self.x_fixed.width + self.w_fixed.width - 1)
         parts = by_group(self.groups, (x, 3), (w, 0))
         return joined([correlate(self.window, first, second, bound) for first, second in parts], 3)
-
-    @cached_property
-    def _correlation(self) -> narrow.Correlation | None:
-        return _correlation(self)
-
-    def codes(self, stored: IntArray, versions: Versions) -> IntArray:
-        """Narrow ones in one pass."""
-        make = self._correlation
-        return super().codes(stored, versions) if make is None else _narrow_codes(make, self.groups, stored, versions)
 
     def backward(self, tape: Tape) -> None:
         """Gradient engine and error engine."""
@@ -364,15 +339,6 @@ class ConvError(ErrorEngine, DenseEngine):
         bound = terms << (self.e_fixed.width + self.w_fixed.width - 1)
         parts = by_group(self.groups, (e, 3), (w, 0))
         return joined([correlate_error(self.window, first, second, bound) for first, second in parts], 3)
-
-    @cached_property
-    def _correlation(self) -> narrow.Correlation | None:
-        return _correlation(self)
-
-    def codes(self, stored: IntArray, versions: Versions) -> IntArray:
-        """Narrow ones in one pass."""
-        make = self._correlation
-        return super().codes(stored, versions) if make is None else _narrow_codes(make, self.groups, stored, versions)
 
     def circuit(
         self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,12 +22,11 @@ from hdl.engine.window.channelwise import ChannelShape, channel_convolution
 from hdl.engine.window.gradient import counted_gradient, gradient
 from hdl.engine.window.walk import Walk
 from hdl.engine.window.walker import WeightSteps
-from hdl.fixed import IntArray, cut_product
+from hdl.fixed import Fixed, cut_product
 from hdl.layers.conv import narrow
 from hdl.layers.conv.engine import SHARE_BITS, Example, WindowEngine
 from hdl.layers.conv.examples import depthwise_examples
 from hdl.layers.conv.roles import ErrorEngine, ForwardEngine, GradientEngine, WeightedEngine
-from hdl.layers.conv.versions import Versions
 from hdl.layers.meaning import Tape
 from hdl.parts.part import Part, block_share
 from hdl.signals import ClockReset, Instances
@@ -69,6 +67,10 @@ class _DepthwiseEngine(WindowEngine):
         multipliers = max(Fraction(part.dsp_blocks(factors), part.dsp) for part in parts)
         return multipliers + self._memory_share(tile, parts), tile.size, tile.po
 
+    def correlation(self, shift: int, target: Fixed) -> narrow.Correlation:
+        """A kernel a channel."""
+        return narrow.ChannelCorrelation(self.window, 1, self.channels, shift, target, self.transposed)
+
     def _by_tap(self, weights: Any) -> Any:
         """Weights as (taps, channels)."""
         return weights.reshape(self.channels, self.window.taps).T
@@ -97,26 +99,9 @@ def _channel_shape(engine: WeightedEngine) -> ChannelShape:
     )
 
 
-def _correlation(engine: WeightedEngine) -> narrow.ChannelCorrelation | None:
-    """What makes the codes of narrow formats."""
-    stored, result = engine.stored.tensor.fixed, engine.result.tensor.fixed
-    if not narrow.is_narrow(stored, engine.w_format):
-        return None
-    shift = engine.sum_fraction_bits - result.fraction_bits
-    return narrow.ChannelCorrelation(engine.window, 1, engine.weight_shape[0], shift, result, engine.transposed)
-
-
 @dataclass(frozen=True, kw_only=True)
 class DepthwiseConv(ForwardEngine, _DepthwiseEngine):
     """The forward engine; formula in the module's docstring."""
-
-    @cached_property
-    def _correlation(self) -> narrow.ChannelCorrelation | None:
-        return _correlation(self)
-
-    def codes(self, stored: IntArray, versions: Versions) -> IntArray:
-        """Narrow ones in one pass."""
-        return self._correlation(stored, versions) if self._correlation else super().codes(stored, versions)
 
     def sums(self, x: Any, w: Any) -> Any:
         """y, exactly."""
@@ -139,14 +124,6 @@ class DepthwiseConv(ForwardEngine, _DepthwiseEngine):
 @dataclass(frozen=True, kw_only=True)
 class DepthwiseConvError(ErrorEngine, _DepthwiseEngine):
     """The error engine; formula in the module's docstring."""
-
-    @cached_property
-    def _correlation(self) -> narrow.ChannelCorrelation | None:
-        return _correlation(self)
-
-    def codes(self, stored: IntArray, versions: Versions) -> IntArray:
-        """Narrow ones in one pass."""
-        return self._correlation(stored, versions) if self._correlation else super().codes(stored, versions)
 
     def sums(self, e: Any, w: Any) -> Any:
         """dx, exactly."""

@@ -24,6 +24,8 @@ from hdl.engine.window.frame_buffers import SHORTEST_PASS
 from hdl.engine.window.strips import WEIGHT_LATENCY, adapter_cycles
 from hdl.engine.window.walk import Walk
 from hdl.errors import FoldingError
+from hdl.fixed import Fixed
+from hdl.layers.conv.narrow import Correlation
 from hdl.layers.folding import divisors, lanes_for, weight_lanes
 from hdl.layers.storage import Home
 from hdl.layers.windowed import Windowed
@@ -84,6 +86,10 @@ class WindowEngine(Windowed):
     @abstractmethod
     def walk_of(self, tile: Tile) -> Walk:
         """The order of work with that tile."""
+
+    @abstractmethod
+    def correlation(self, shift: int, target: Fixed) -> Correlation:
+        """What makes results of narrow codes, by ``2**-shift`` into ``target``."""
 
     @abstractmethod
     def map_words_of(self, tile: Tile) -> tuple[int, int]:

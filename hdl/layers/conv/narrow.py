@@ -150,9 +150,18 @@ class Correlation:
     shift: int
     target: Fixed
     transposed: bool = False
+    # parts of the channels and of the filters that meet only one another; sizes are those of one
+    groups: int = 1
 
     def __call__(self, maps: IntArray, versions: Versions) -> IntArray:
         """Of maps whose frames see several versions of the weights."""
+        if self.groups == 1:
+            return self._of_group(maps, versions)
+        weights = [[(frames, part) for part in np.split(given, self.groups)] for frames, given in versions]
+        parts = zip(np.split(maps, self.groups, 3), *weights, strict=True)
+        return np.concatenate([self._of_group(part, list(seen)) for part, *seen in parts], 3)
+
+    def _of_group(self, maps: IntArray, versions: Versions) -> IntArray:
         height, width, results = self._made
         result = np.empty((len(maps), height, width, results), np.int64)
         codes = [(frames.indices(len(maps)), np.ascontiguousarray(given).reshape(-1)) for frames, given in versions]
@@ -175,7 +184,7 @@ class Correlation:
 
         places = pixels.taps, pixels.offsets, self._rounding, pixels.first, pixels.every
         arrays = stored, weights, pixels.step, self._weights, *places, made
-        in_ranges(lambda first, end: correlate(first, end, *arrays), self._groups, products)
+        in_ranges(lambda first, end: correlate(first, end, *arrays), self._lane_groups, products)
 
     @cached_property
     def _weights(self) -> tuple[int, int, int, int]:
@@ -192,7 +201,7 @@ class Correlation:
         return height, width, self._weights[0]
 
     @cached_property
-    def _groups(self) -> int:
+    def _lane_groups(self) -> int:
         """Of `LANES` results."""
         from hdl.layers.conv.pair_sums import LANES
 
@@ -215,7 +224,7 @@ class Correlation:
     def _pixels(self) -> list[tuple[_Pixels, int]]:
         """Results that see the same taps, and for a group how many elements of `in_ranges` they are a frame, none where
         there are no taps."""
-        size, depth = math.prod(self._made) // self._groups, self._layout.shape[2]
+        size, depth = math.prod(self._made) // self._lane_groups, self._layout.shape[2]
         return [
             (pixels, -(-size * depth * len(pixels.taps) // (math.prod(pixels.every) * PRODUCTS_AN_ELEMENT)))
             for pixels in self._layout.pixels
@@ -229,8 +238,8 @@ class ChannelCorrelation(Correlation):
     def _make(self, pixels: _Pixels, products: int, stored: ShortArray, weights: IntArray, made: IntArray) -> None:
         from hdl.layers.conv.channel_kernel import correlate
 
-        places = pixels.taps, pixels.by_tap, self._rounding, pixels.first, pixels.every
-        arrays = stored, weights, pixels.step, *places, made
+        places = pixels.step, pixels.first, pixels.every
+        arrays = weights, pixels.taps, stored, pixels.by_tap, places, self._rounding, made
         in_ranges(lambda first, end: correlate(first, end, *arrays), len(made), made[0].size * len(pixels.taps))
 
     @cached_property

@@ -24,6 +24,7 @@ from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.beats import pack
 from hdl.layers.conv.engine import WindowEngine
+from hdl.layers.conv.narrow import Correlation, is_narrow
 from hdl.layers.conv.versions import Versions, by_version
 from hdl.layers.meaning import State, Tape
 from hdl.layers.storage import Home, Memory
@@ -143,8 +144,18 @@ class WeightedEngine(WindowEngine):
         return self.stored.tensor.fixed.fraction_bits + self.w_format.fraction_bits
 
     def codes(self, stored: IntArray, versions: Versions) -> IntArray:
-        """`sums` of codes, rounded once."""
+        """`sums` of codes, rounded once; narrow ones in one pass."""
+        if self._correlation is not None:
+            return self._correlation(stored, versions)
         return requantise(self._summed(stored, versions), self.sum_fraction_bits, self.result.tensor.fixed)
+
+    @cached_property
+    def _correlation(self) -> Correlation | None:
+        """What makes codes of narrow formats."""
+        given, target = self.stored.tensor.fixed, self.result.tensor.fixed
+        if not is_narrow(given, self.w_format):
+            return None
+        return self.correlation(self.sum_fraction_bits - target.fraction_bits, target)
 
     def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
         """Exact sums, rounded once."""
