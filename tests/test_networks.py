@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -121,10 +121,16 @@ def test_with_its_auxiliary_heads_a_network_has_all_published_parameters(name: s
     assert sum(value.size for value in graph.parameters.values()) == NETWORKS[name.partition("-")[0]].parameters
 
 
+@lru_cache(maxsize=1)
+def at_its_own_opset(name: str) -> onnx.ModelProto:
+    """A file whose weights are drawn once for all later opsets, which are tried one after another."""
+    return example(f"small/{name}")
+
+
 @cache
 def layers_of(name: str) -> tuple[list[tuple[object, ...]], dict[str, Array]]:
     """(layers with the numbers of the edges that they read, parameters in their order) of a file at its own opset."""
-    return _layers(example(f"small/{name}"))
+    return _layers(at_its_own_opset(name))
 
 
 def _layers(proto: onnx.ModelProto) -> tuple[list[tuple[object, ...]], dict[str, Array]]:
@@ -155,7 +161,7 @@ QUICK = {f"{network}-torchscript-eval-opset11" for network in ("squeezenet1_1", 
     ],
 )
 def test_a_file_is_the_same_network_at_every_later_opset(name: str, opset: int) -> None:
-    proto = onnx.version_converter.convert_version(example(f"small/{name}"), opset)
+    proto = onnx.version_converter.convert_version(at_its_own_opset(name), opset)
     assert proto.opset_import[0].version == opset
     (layers, parameters), (wanted, weights) = _layers(proto), layers_of(name)
     assert layers == wanted
