@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -75,32 +75,45 @@ class Fill:
     kinds: dict[str, list[float]]
 
 
+@dataclass(frozen=True)
 class Filler:
     """Asks about one problem at given levels."""
 
-    def __init__(self, problem: Problem, prices: Prices, levels: Sequence[int]) -> None:
-        self.problem = problem
-        self.menus = [Menu.of(prices.costs(cycles), LEVERS) for cycles in levels]
-        self.groups = {node.name: group[0].name for group in weight_groups(problem.graph) for node in group}
+    clock_hz: int
+    # resource -> what the whole cluster has of it; bytes of DRAM a second
+    capacities: Mapping[str, float]
+    # node -> the first one of its weight group
+    groups: Mapping[str, str]
+    # node -> the ways to build it
+    ways: Mapping[str, Sequence[Way]]
+
+    @classmethod
+    def of(cls, problem: Problem, prices: Prices, levels: Sequence[int]) -> Filler:
+        """Of a problem whose circuits are priced at these cycles a frame."""
+        groups = {node.name: group[0].name for group in weight_groups(problem.graph) for node in group}
         taken = [lever for lever in LEVERS if lever.taken is not None and lever.offered(problem)]
-        self.ways: dict[str, list[Way]] = defaultdict(list)
-        for menu in self.menus:
+        ways: dict[str, list[Way]] = defaultdict(list)
+        for menu in [Menu.of(prices.costs(cycles), LEVERS) for cycles in levels]:
             for node, offer in menu.with_levers(taken):
                 for part in menu.parts:
                     costs = (*menu.costs(offer, part), offer.dram_bytes_per_frame)
-                    self.ways[node.name].append(Way(menu, node, offer, part, costs))
+                    ways[node.name].append(Way(menu, node, offer, part, costs))
+        bandwidth = sum(device.dram_bytes_per_s for device in problem.cluster.placement_devices())
+        has = {name: float(problem.capacity(name)) for name in RESOURCES[:3]}
+        return cls(problem.cluster.clock_hz, has | {"dram": float(bandwidth)}, groups, ways)
 
     def at(self, fps: float) -> Fill | None:
         """The least fill at a rate; None where a node has no circuit for it."""
         solver: Any = pywraplp.Solver.CreateSolver("GLOP")
         share = solver.NumVar(0.0, solver.infinity(), "")
         rows = {name: solver.Constraint(-solver.infinity(), 0.0) for name in RESOURCES}
-        capacities = self._capacities(fps)
+        # of DRAM a frame
+        capacities = {**self.capacities, "dram": self.capacities["dram"] / fps}
         for row in rows.values():
             row.SetCoefficient(share, -1.0)
         groups: dict[str, list[dict[Any, list[Any]]]] = defaultdict(list)
         chosen: list[tuple[Any, Way]] = []
-        cycles = self.problem.cluster.clock_hz / fps
+        cycles = self.clock_hz / fps
         for name, ways in self.ways.items():
             fast = [way for way in ways if way.offer.cycles_per_frame <= cycles]
             if not fast:
@@ -131,13 +144,8 @@ class Filler:
             for tile, share in shares.items():
                 solver.Add(sum(member.get(tile, ()), solver.NumVar(0.0, 0.0, "")) == share)
 
-    def _capacities(self, fps: float) -> dict[str, float]:
-        """Of the whole cluster; of DRAM bytes a frame."""
-        bandwidth = sum(device.dram_bytes_per_s for device in self.problem.cluster.placement_devices())
-        return {name: float(self.problem.capacity(name)) for name in RESOURCES[:3]} | {"dram": bandwidth / fps}
-
     @staticmethod
-    def _kinds(chosen: Sequence[tuple[Any, Way]], capacities: dict[str, float]) -> dict[str, list[float]]:
+    def _kinds(chosen: Sequence[tuple[Any, Way]], capacities: Mapping[str, float]) -> dict[str, list[float]]:
         found: dict[str, list[float]] = defaultdict(lambda: [0.0] * len(RESOURCES))
         for x, way in chosen:
             part = x.solution_value()
@@ -169,7 +177,7 @@ def main() -> None:
         wanted.deal_streams is DealStreams.AUTO,
     )
     prices = Prices(graph, cluster, Estimator(), {}, Silent(), multiply=multiply, deal=deal)
-    filler = Filler(Problem(graph, cluster, search, {}, multiply, deal), prices, said.levels)
+    filler = Filler.of(Problem(graph, cluster, search, {}, multiply, deal), prices, said.levels)
     for fps in said.fps:
         fill = filler.at(fps)
         if fill is None:

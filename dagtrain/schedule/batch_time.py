@@ -431,14 +431,19 @@ def _batch_cycles(
 
     Each further frame of a batch adds its interval at most, and beyond some length of the batch exactly that: what
     batches cost beside is paid once each.  So long batches are reckoned from short ones, once a frame more costs as
-    much as the slowest engine or port takes."""
+    much as the slowest engine or port takes.  Where a whole batch may be stale that is not before new weights, from its
+    last frame on, take less time than a batch, which is as long as one frame that waits for those of the frame before:
+    shorter ones are not tried, but where ports are full, and hold up what new weights wait for."""
     recipe = graph.recipe
     slowest = max(slowest_engine(graph, periods), _busiest_port(graph, ways))
     short = SHORT_BATCH
+    there_and_back = 0.0
+    if order is Order.OLDEST and min(recipe.staleness, recipe.batch // MUCH_LONGER) >= short:
+        there_and_back, _ = _long_run(graph, ways, 1, 0, periods, order)
     while short * MUCH_LONGER <= recipe.batch:
         # the frames that may be stale are some of one batch, or so many that nothing ever waits
         some, all_of_it = 2 * (recipe.staleness + 1) <= short, recipe.staleness >= short
-        if some or all_of_it:
+        if some or (all_of_it and short * slowest >= there_and_back):
             cycles, waited = _long_run(graph, ways, short, min(recipe.staleness, short), periods, order)
             if some or not waited:
                 one_less, _ = _long_run(graph, ways, short - 1, min(recipe.staleness, short - 1), periods, order)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
+from numba import njit
 
 from dagtrain.schedule.ports import BINS_PER_FRAME, ONE_STREAM, Calendar, Merges
 from hdl.fixed import FloatArray, IntArray
@@ -123,7 +124,9 @@ class Transfer:
         """How the tensor arrives, once all pieces have."""
         if self.sent < self.ends[-1]:
             return None
-        words, cycles = (np.concatenate(part) for part in zip(*self.arrived, strict=True))
+        words, cycles = self.arrived[0]
+        if len(self.arrived) > 1:
+            words, cycles = (np.concatenate(part) for part in zip(*self.arrived, strict=True))
         return Flow(self.elements, np.interp(self.words, words, cycles))
 
 
@@ -176,18 +179,32 @@ class Network:
         """The next piece of a tensor passes."""
         hop, sent = transfer.hop, transfer.sent
         end = transfer.ends[len(transfer.arrived)]
-        inside = transfer.counts[(transfer.counts > sent + 1) & (transfer.counts < end)]
-        counts = np.concatenate(([sent + 1] if sent + 1 < end else [], inside, [end]))
+        counts, offered = transfer.counts, transfer.offered
+        if len(transfer.ends) > 1 or counts[0] > 1:
+            # not all of them, or the first word is in no mark
+            inside = counts[(counts > sent + 1) & (counts < end)]
+            counts = np.concatenate(([sent + 1] if sent + 1 < end else [], inside, [end]))
+            offered = np.interp(counts, transfer.counts, offered)
         words = counts - sent
-        offered = np.interp(counts, transfer.counts, transfer.offered) - words * hop.word_cycles
-        begins = np.maximum.accumulate(np.maximum(offered, self.last.get(edge, LONG_AGO)))
-        left = self._send(hop.source, edge, words, begins + words * hop.word_cycles, credit=False)
+        ready = _no_faster(offered, words, hop.word_cycles, self.last.get(edge, LONG_AGO))
+        left = self._send(hop.source, edge, words, ready, credit=False)
         there = self._receive(hop.target, hop.source, words, left + hop.cycles)
         back = words / hop.credit_batch
         self._send(hop.target, edge, back, there, credit=True)
         self._receive(hop.source, hop.target, back, there + hop.cycles)
         transfer.arrived.append((counts, there))
         transfer.sent, self.last[edge] = float(end), float(left[-1])
+
+
+@njit(cache=True)
+def _no_faster(offered: FloatArray, words: FloatArray, word_cycles: float, last: float) -> FloatArray:
+    """When so many words that are offered so may leave, behind a last one, with so many cycles from one to the next."""
+    found = np.empty(len(words))
+    for index in range(len(words)):
+        passing = words[index] * word_cycles
+        last = max(last, offered[index] - passing)
+        found[index] = last + passing
+    return found
 
 
 def port_cycles_per_frame(tensors: Iterable[tuple[Hop, float]]) -> float:

@@ -100,13 +100,13 @@ class Calendar:
         last = max(self.end, int(cycles[-1] // self.width)) + int(words[-1] / room) + 4
         if last >= self.first + len(self.used):
             self._reach(begin, last)
-        delays = np.zeros(len(words))
+        passed = np.zeros(len(words))
         end = _serve(
             self.used, self.first, self.width, room, self.merges.ways, self.merges.lengths, self.merges.beside,
-            self.merges.sides, stream, words, cycles, delays,
+            self.merges.sides, stream, words, cycles, passed,
         )  # fmt: skip
         self.end = max(self.end, end)
-        return np.asarray(np.maximum.accumulate(cycles + delays), np.float64)
+        return passed
 
     def _reach(self, begin: int, last: int) -> None:
         """Makes bins up to the last one.  Of streams in turns, words come about in the order of time."""
@@ -131,9 +131,10 @@ def _serve(
     stream: int,
     words: FloatArray,
     cycles: FloatArray,
-    delays: FloatArray,
+    passed_by: FloatArray,
 ) -> int:
-    """What words of a stream wait that come so, and enters them; the bin behind the last one that is used."""
+    """Enters words of a stream that come so, and says by when they have passed; the bin behind the last one that is
+    used."""
     count = len(words)
     came = np.empty(count)
     again = np.zeros(len(lengths))
@@ -174,7 +175,9 @@ def _serve(
             coming += 1
         while going < coming and gone + passed >= words[going] - NO_WORD:
             left = begin + min(1.0, max(0.0, (words[going] - gone) / max(passed, NO_WORD))) * width
-            delays[going] = max(0.0, left - came[going])
+            passed_by[going] = cycles[going] + max(0.0, left - came[going])
+            if going > 0:
+                passed_by[going] = max(passed_by[going], passed_by[going - 1])
             going += 1
         come, gone = now, gone + passed
         bin += 1

@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, reduce
 
 import numpy as np
 from numba import njit
@@ -64,8 +64,7 @@ class Flow:
         if elements is self.elements:
             # at its own marks, which are above 0
             return self.cycles
-        passed = np.interp(elements, self.elements, self.cycles)
-        return np.where(np.asarray(elements) > 0, passed, LONG_AGO)
+        return _between(elements, self.elements, self.cycles)
 
     def later(self, cycles: float) -> Flow:
         """The same flow, later."""
@@ -116,8 +115,7 @@ class Passing:
 
     def passed(self, cycles: FloatArray) -> Flow:
         """A tensor of which so many elements are offered by ``cycles``, at the marks, as it passes."""
-        start = np.maximum(cycles - self._even, self.last + self.beat_cycles)
-        flow = Flow(self.marks, np.maximum.accumulate(start) + self._even)
+        flow = Flow(self.marks, _one_beat_a_cycle(cycles, self._even, self.last + self.beat_cycles))
         self.last = flow.last
         return flow
 
@@ -134,6 +132,37 @@ def needs(layer: Layer) -> Mapping[str, Mapping[str, FloatArray]]:
             found[port.name] = {sink: np.array([need[sink] for need in wanted], np.float64) for sink in wanted[0]}
             for counts in found[port.name].values():
                 counts.flags.writeable = False
+    return found
+
+
+@njit(cache=True)
+def _between(counts: FloatArray, elements: FloatArray, cycles: FloatArray) -> FloatArray:
+    """As `numpy.interp`, and long ago where nothing is wanted; fast where counts ascend."""
+    found, last, here = np.empty(len(counts)), len(elements) - 1, 0
+    for index in range(len(counts)):
+        count = counts[index]
+        while here > 0 and elements[here] > count:
+            here -= 1
+        while here < last and elements[here + 1] <= count:
+            here += 1
+        if count <= 0.0:
+            found[index] = LONG_AGO
+        elif here == last or count <= elements[here]:
+            found[index] = cycles[here]
+        else:
+            slope = (cycles[here + 1] - cycles[here]) / (elements[here + 1] - elements[here])
+            found[index] = slope * (count - elements[here]) + cycles[here]
+    return found
+
+
+@njit(cache=True)
+def _one_beat_a_cycle(offered: FloatArray, even: FloatArray, least: float) -> FloatArray:
+    """When marks pass that are offered so, which take ``even`` cycles at full rate; the first beat at ``least`` or
+    later."""
+    found = np.empty(len(offered))
+    for mark in range(len(offered)):
+        least = max(least, offered[mark] - even[mark])
+        found[mark] = least + even[mark]
     return found
 
 
@@ -236,8 +265,8 @@ class Passage:
         begins = math.inf
         for port, per_batch in self.sources:
             if not per_batch:
-                times = [taken[sink].at(count) for sink, count in self._needs[port.name].items()]
-                offered = np.max(times, axis=0)
+                times = (taken[sink].at(count) for sink, count in self._needs[port.name].items())
+                offered = reduce(np.maximum, times)
                 begins = min(begins, float(offered[0]))
                 offered = np.maximum(offered, began) + self._latencies[port.name]
                 made[port.name] = self.ports[port.name].passed(offered)
