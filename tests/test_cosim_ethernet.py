@@ -18,18 +18,19 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 from scapy.utils import PcapNgReader
 
-from dagtrain.cosim.cluster import Feeds
+from dagtrain.cosim.cluster import Feeds, with_state
 from dagtrain.cosim.compare import ClusterRun
 from dagtrain.cosim.network import PausingHost, Stamped, damaged, write_capture
 from dagtrain.cosim.resets import train_through_resets
 from dagtrain.cosim.simulator import Simulator, StuckError
+from dagtrain.cosim.switch_host import NetworkHost
 from dagtrain.emission.design import ClusterDesign
 from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.emission.stored import DramUse
 from dagtrain.flow.cosim_network import NetworkOptions
 from dagtrain.flow.cosim_step import host_pauses
-from dagtrain.graph.executor import Executor
+from dagtrain.graph.executor import Executor, Mode
 from dagtrain.progress import Silent
 from dagtrain.training.feeds import synthetic_feeds
 from hdl.cache import cache_folder
@@ -235,6 +236,21 @@ def test_a_host_that_pauses_is_given_all_when_it_goes_on() -> None:
         assert answer[1] == [(cycle, b"")]
         cycle = answer[0]
     assert seen == [0, 100, 420, 520, 620, 720, 820, 920]
+
+
+def test_state_that_devices_dumped_otherwise_is_a_mismatch(design: ClusterDesign, tmp_path: Path) -> None:
+    host = NetworkHost(deliver(design, LIBRARY, tmp_path), design.graph, feeds_of(design))
+    host.close()
+    golden, run = Executor(design.graph, Mode.GOLDEN), ClusterRun(0, 0.0, (), 7, (), ())
+    same = with_state(run, host, golden)
+    words = same.compared_words - 7
+    assert (words > 0, same.mismatches) == (True, ())
+    golden.states["conv1.w.update"]["momentum"].flat[2] ^= 1
+    changed = with_state(run, host, golden)
+    (told,) = changed.mismatches
+    assert changed.compared_words == same.compared_words
+    where = r"1 of 18 words of conv1\.w\.update, the first at 2"
+    assert re.fullmatch(rf"dumped behind batch 0: {where}: 0x\w+ where the emulator has 0x\w+", told)
 
 
 def test_frames_are_simulated_by_verilator_alone(design: ClusterDesign, tmp_path: Path) -> None:
