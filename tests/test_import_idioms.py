@@ -439,9 +439,12 @@ def test_layer_normalisation_spelt_out(wanted: list[str], spelling: Spelling) ->
     becomes(model(*spelling, image=("N", 4, 4, 4)), wanted)
 
 
-def test_layer_normalisation_with_axes_as_an_input() -> None:
-    spelling = spelt(MOMENTS.replace("x;", "x one;", 1).replace("q;", "q one;"), eps=1e-5, two=2.0, one=np.array([1]))
-    nodes, constants = spelling
+@pytest.mark.parametrize("other", ["one", "same"])
+def test_layer_normalisation_with_axes_as_an_input(other: str) -> None:
+    """A constant for both means, or for each its own."""
+    axes = {name: np.array([1]) for name in {"one", other}}
+    moments = MOMENTS.replace("x;", "x one;", 1).replace("q;", f"q {other};")
+    nodes, constants = spelt(moments, eps=1e-5, two=2.0, **axes)
     nodes[-1].output[0] = "y"
     becomes(model(nodes, constants, ("N", 4, 4, 4), opset=18), ["LayerNorm"])
 

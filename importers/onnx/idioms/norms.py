@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from importers.onnx.idioms.idiom import Idiom, Rewrite, in_place
-from importers.onnx.idioms.pattern import Constant, Either, Found, Op, Scene, Tensor, first_match, number
+from importers.onnx.idioms.pattern import Constant, Either, Found, Op, Pattern, Scene, Tensor, first_match, number
 from importers.onnx.model import Array, OnnxNode
 
 X = Tensor("x")
@@ -21,11 +21,16 @@ X = Tensor("x")
 
 # ---- layer normalisation
 
-AXES = Constant("axes")
-MEAN = Either(Op("ReduceMean", X, name="mean"), Op("ReduceMean", X, AXES, name="mean"))
+
+def _averaged(what: Pattern, name: str) -> Either:
+    """The mean of it, over axes that are an input since opset 18: a constant of each node's own."""
+    return Either(Op("ReduceMean", what, name=name), Op("ReduceMean", what, Constant(f"{name} axes"), name=name))
+
+
+MEAN = _averaged(X, "mean")
 CENTRED = Op("Sub", X, MEAN)
 SQUARED = Either(Op("Pow", CENTRED, number(2)), Op("Mul", CENTRED, CENTRED))
-VARIANCE = Either(Op("ReduceMean", SQUARED, name="spread"), Op("ReduceMean", SQUARED, AXES, name="spread"))
+VARIANCE = _averaged(SQUARED, "spread")
 DEVIATION = Op("Sqrt", Op("Add", VARIANCE, Constant("epsilon")))
 NORMALISED = Either(Op("Div", CENTRED, DEVIATION), Op("Mul", CENTRED, Op("Reciprocal", DEVIATION)))
 SCALED = Op("Mul", NORMALISED, Constant("scale"))
