@@ -153,6 +153,8 @@ def make_case(layer: Layer, batches: int = BATCHES, seed: int = 1) -> Case:
         loading.drop(
             tensors, delayed, {name: layer.port(name).tensor.fixed.encode(values) for name, values in initial.items()}
         )
+    for port in layer.fetched:
+        rings[port.name] = batches * frames_a_batch(layer) * layer.images(state)[port.name]
     beats = {
         # version 0 is the image
         name: [
@@ -165,6 +167,7 @@ def make_case(layer: Layer, batches: int = BATCHES, seed: int = 1) -> Case:
         layer,
         {port.name: beats[port.name] for port in layer.sinks}
         | {r.back.name: rings[r.back.name] for r in layer.rings}
+        | {port.name: rings[port.name] for port in layer.fetched}
         | (sent if layer.accessed else {}),
         {port.name: beats[port.name] for port in layer.sources}
         | {r.out.name: rings[r.out.name] for r in layer.rings}
@@ -261,6 +264,7 @@ def design_of(case: Case, name: str = "dut", converted: Callable[[], VerilogModu
         *(_stream_port(port, names, Direction.OUT) for port in case.layer.sources),
         *(_stream_port(ring.back, names, Direction.IN) for ring in case.layer.rings),
         *(_stream_port(ring.out, names, Direction.OUT) for ring in case.layer.rings),
+        *(_stream_port(port, names, Direction.IN) for port in case.layer.fetched),
     ]
     if case.layer.accessed:
         ports += [_stream_port(LOAD, names, Direction.IN), _stream_port(DUMP, names, Direction.OUT)]

@@ -61,7 +61,12 @@ def _flow(port: Port, run: Run, tensor: int) -> Flow:
 
 
 def _weights(layer: Layer, run: Run, frame: int) -> float:
-    """When the last weight of the frame's version came; version 0 is there."""
+    """When the last weight of the frame's version came, version 0 is there; or of its first pass over the map, where
+    they come once a frame."""
+    if layer.fetched:
+        (port,) = layer.fetched
+        passes = layer.walk.passes  # type: ignore[attr-defined]
+        return _fires(port, run.fire_cycles[port.name], frame)[port.beats // passes - 1]
     recipe = layer.recipe if isinstance(layer, Batched) else None
     if not recipe or not reads_frames(layer) or not recipe.version(frame):
         return LONG_AGO

@@ -16,7 +16,7 @@ from hdl.convert.tools import check_yosys, compile_icarus, lint_verilog
 from hdl.convert.verilog import convert
 from hdl.dram.axi import Axi, AxiFormat, AxiMerge, axi_merge
 from hdl.dram.deal import Collect, Deal, collect, deal, elements_a_turn
-from hdl.dram.store import DramFifo, DramReplay, DramUnit, dram_store
+from hdl.dram.store import DramConstant, DramFifo, DramReplay, DramUnit, dram_constant, dram_store
 from hdl.errors import DeadlockError
 from hdl.recipe import Recipe
 from hdl.signals import ClockReset
@@ -249,6 +249,79 @@ def test_the_verilog_of_a_replay_behaves_alike(staleness: int, backend: Backend)
     replays(replay(22, 3, staleness), SLOW, backend, 4, 0.3)
 
 
+# --------------------------------------------------------------------------------------------- constants
+
+
+@block
+def constant_in_dram(
+    domain: ClockReset, base: Any, y: Stream, errors: Stream,
+    unit: DramConstant, memory: Memory, contents: Sequence[int] | None,
+) -> Any:  # fmt: skip
+    """What reads a memory, and the memory; ``errors`` is valid after an error."""
+    port = Axi(unit.format)
+    error = Signal(bool(0))
+    latency, words, cycles, stall = memory
+    reader = dram_constant(domain, base, y, port, error, unit=unit)
+    model = dram_model(
+        domain, port, form=unit.format, depth=DEPTH,
+        latency=latency, words=words, cycles=cycles, stall_256=stall, contents=contents,
+    )  # fmt: skip
+
+    @always_comb
+    def watch() -> None:
+        errors.valid.next = error or port.aw.valid or port.w.valid
+        errors.payload.next = 1
+
+    return reader, model, watch
+
+
+def reads_again_and_again(unit: DramConstant, memory: Memory, backend: Backend, seed: int, stall: float) -> int:
+    """A tensor a few times; returns the cycles."""
+    base, times = 64, 5
+    ((flat,), bits) = tensors(unit, 1, seed), unit.element_bits
+    image = [0] * DEPTH
+    region = unit.image([beats([flat], unit.y_lanes, bits)], unit.y_lanes)
+    image[base : base + len(region)] = region
+
+    def factory(images: Mapping[str, Sequence[int]]) -> Any:
+        start = Signal(intbv(0)[unit.format.address_bits :])
+        streams = Stream(unit.streams["y"]), Stream(1)
+        return constant_in_dram(ClockReset(), start, *streams, unit, memory, images.get("dram"))
+
+    ports = StreamPort("y", unit.streams["y"], Direction.OUT), StreamPort("errors", 1, Direction.OUT)
+    design = Design("constant_in_dram", factory, ports, images={"dram": image}, constants={"base": base})
+    expected = beats([flat] * times, unit.y_lanes, bits)
+    run = run_streams(
+        backend, design, {}, {"y": len(expected)}, seed=seed, stall_probability=stall, max_cycles=40_000, drain_cycles=0
+    )
+    assert run.outputs["y"] == expected, f"seed {seed}"
+    assert run.outputs["errors"] == [], f"seed {seed}"
+    return run.cycles
+
+
+def constant(elements: int, lanes: int = 1, prefetch: int = 12) -> DramConstant:
+    return DramConstant(
+        format=FORM, element_bits=16, x_lanes=lanes, y_lanes=lanes, elements=elements, burst=4, prefetch=prefetch
+    )
+
+
+@pytest.mark.parametrize("memory", [FAST, SLOW])
+@pytest.mark.parametrize("elements", [1, 22])
+def test_what_nobody_writes_comes_from_the_image_again_and_again(elements: int, memory: Memory) -> None:
+    for seed, stall in ((1, 0.0), (2, 0.5)):
+        reads_again_and_again(constant(elements), memory, Backend.MYHDL, seed, stall)
+
+
+def test_the_verilog_of_a_constant_behaves_alike() -> None:
+    reads_again_and_again(constant(22, lanes=2), SLOW, Backend.ICARUS, 4, 0.3)
+
+
+def test_a_constant_comes_a_word_a_cycle_less_one_a_burst() -> None:
+    # four elements a word, four words a burst; the memory's latency and the stages once
+    cycles = reads_again_and_again(constant(64, lanes=4, prefetch=32), FAST, Backend.MYHDL, 1, 0.0)
+    assert cycles <= 5 * 4 * (4 + 1) + 20
+
+
 # ---------------------------------------------------------------------------------------------- sharing
 
 
@@ -420,6 +493,7 @@ UNITS: list[Unit] = [
     FIFOS[4],
     RINGS[0],
     replay(22, 3, 1),
+    constant(22),
     AxiMerge(format=FORM, cut=False),
     AxiMerge(format=FORM, cut=True),
     Deal(payload_bits=16, parts=2),

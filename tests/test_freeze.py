@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from benchmarks.learning import DIGITS
 from dagtrain.cosim.simulator import Simulator
 from dagtrain.emission.design import design_cluster
+from dagtrain.emission.device import stored_streams
 from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.flow.import_step import import_again
@@ -23,23 +25,36 @@ from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.calibrate import calibrate
 from dagtrain.passes.freeze_layers import freeze_layers
 from dagtrain.passes.insert_forks import insert_forks
+from dagtrain.passes.memory_home import keep_in_dram
 from dagtrain.passes.split_layers import Parts
+from dagtrain.planning.choices import plan_choices
+from dagtrain.planning.foldings import Foldings
+from dagtrain.planning.planner import Planner
+from dagtrain.planning.prices import Prices
+from dagtrain.planning.results import Planned
 from dagtrain.progress import Silent
 from dagtrain.training.emulator import Emulator
 from dagtrain.training.feeds import synthetic_feeds
 from dagtrain.training.sources import load_digits
 from hdl.cache import cache_folder
 from hdl.costs.estimate import Estimator
-from hdl.errors import FoldingError
+from hdl.costs.resources import Resources
+from hdl.errors import FoldingError, InfeasibleError
+from hdl.layers.base import Layer
 from hdl.layers.conv.dense import Conv
 from hdl.layers.storage import Home
 from hdl.parts.catalogue import part
 from hdl.recipe import Recipe
 from hdl.tensor import Tile
 from importers.onnx import import_model
-from tests.cosim_support import BATCH, CYCLES, DEVICES, placement, simulate_design
-from tests.flow_support import new_case
+from placement.problem.cluster import Cluster, parse_cluster
+from placement.problem.validate import violations
+from placement.search.search import SearchOptions
+from tests.cosim_support import BATCH, CYCLES, DEVICES, TINY_DRAM, placement, simulate_design
+from tests.flow_support import CLUSTER, QuickEstimator, new_case
 
+# a frozen layer behind one that learns, both ways
+OUTSIDE = ("conv3", "conv3.error")
 # of every kind that has weights, before and behind one another, with masks and indices between
 LAYERS = ("conv1", "norm1", "conv2", "bias1", "depthwise1", "norm2", "conv3", "gemm1", "bias2")
 
@@ -135,12 +150,17 @@ def test_tiles_of_frozen_weights_are_told_apart_by_the_one_version_that_they_hav
     assert frozen < plain
 
 
-def test_a_frozen_layer_stays_on_chip() -> None:
+def test_frozen_weights_lie_on_chip_or_in_dram_and_are_neither_parked_nor_lent() -> None:
     layer = Conv(height=4, width=4, channels=2, filters=2, kernel=(3, 3), padding=(1, 1, 1, 1), frozen=True)
-    assert [home for home in Home if layer.at(home) is not None] == [Home.ON_CHIP]
+    assert [home for home in Home if layer.at(home) is not None] == [Home.ON_CHIP, Home.DRAM]
     assert layer.at(Home.ON_CHIP) == layer
-    with pytest.raises(FoldingError, match="frozen weights lie on chip"):
-        replace(layer, weights=Home.DRAM)
+    outside = layer.at(Home.DRAM)
+    assert outside is not None
+    assert [port.name for port in outside.fetched] == ["w"]
+    assert not outside.memories()
+    assert outside.sinks == layer.sinks
+    with pytest.raises(FoldingError, match="frozen weights are not parked; they lie on chip or in DRAM"):
+        replace(layer, weights=Home.PARKED)
 
 
 def test_a_graph_with_frozen_layers_survives_its_file(tmp_path: Path) -> None:
@@ -154,17 +174,97 @@ def test_a_graph_with_frozen_layers_survives_its_file(tmp_path: Path) -> None:
 
 
 def test_verilog_with_frozen_layers_trains_to_the_bits_of_the_emulator(tmp_path: Path) -> None:
-    # a head without any way back, and layers of all kinds behind one that learns
+    # a head without any way back, and layers of all kinds behind one that learns; the weights of one of them in DRAM
     graph = streaming(freeze_layers(forward_net(), ["conv1", "norm*", "bias1", "depthwise1", "conv3"]))
+    graph = keep_in_dram(graph, OUTSIDE)
     library = ModuleLibrary(cache_folder() / "modules")
-    made = design_cluster(graph, placement(graph, "dealt out"), DEVICES, CYCLES, library, word_bits=64)
+    placed = placement(graph, "dealt out")
+    made = design_cluster(graph, placed, DEVICES, CYCLES, library, word_bits=64, dram=TINY_DRAM)
     kept = {f"{image.node}.{image.image}" for device in made.devices for image in device.images if image.is_state}
-    assert {f"{node.name}.weights" for node in graph.nodes if node.layer.held_parameters} <= kept
+    held = {node.name for node in graph.nodes if node.layer.held_parameters}
+    assert {f"{name}.weights" for name in held - set(OUTSIDE)} <= kept
+    assert not {f"{name}.weights" for name in OUTSIDE} & kept
+    regions = {region.name for device in made.devices for memory in device.memories for region in memory.regions}
+    assert regions == {f"{name}.w" for name in OUTSIDE}
     feeds = [synthetic_feeds(graph, BATCH, 100 + index) for index in range(3)]
     network = NetworkModel(latency_cycles=90, words=1, cycles=2, stall_256=40, seed=1)
     run = simulate_design(made, library, feeds, tmp_path, Simulator.VERILATOR, network, 64, 1, Silent(), optimise=False)
     assert run.mismatches == ()
     assert run.compared_words > 100
+
+
+# ---- plans
+
+
+class WeightEstimator(QuickEstimator):
+    """Memories with contents too."""
+
+    def layer(self, layer: Layer) -> Resources:
+        """Declared multipliers and memories."""
+        shapes = Counter((memory.depth, memory.width) for memory in layer.memories())
+        return super().layer(layer) + Resources(memories=dict(shapes))
+
+
+# of the board: hold the weights of either convolution below, not of both; fold them so far that they need blocks
+FEW_BLOCKS, FEW_DSP = 40, 64
+
+
+def heavy_net() -> Graph:
+    net = GraphBuilder("heavy", Recipe(batch=BATCH), seed=6)
+    x = net.relu(net.conv(net.relu(net.conv(net.input(4, 4, 48), 64, 3, padding=1)), 64, 3, padding=1))
+    return net.classify(net.gemm(net.global_average_pool(x), 4))
+
+
+def few_blocks(dram: bool = True) -> Cluster:
+    of = parse_cluster(CLUSTER)
+    board = replace(of.devices[0].board, m20k=FEW_BLOCKS, dsp=FEW_DSP)
+    board = board if dram else replace(board, dram_bytes_per_s=0, dram_bytes=0)
+    return replace(of, devices=(replace(of.devices[0], board=board),))
+
+
+def test_frozen_weights_in_dram_are_offered_and_charged_with_what_they_move() -> None:
+    graph = insert_forks(differentiate(freeze_layers(heavy_net(), ["conv*"])))
+    of = few_blocks()
+    prices = Prices(graph, of, WeightEstimator(), {}, Silent())
+    level = prices.costs(200_000)
+    # the bound of all foldings
+    items = {item.name: item for item in Foldings(prices).instance.items}
+    for name in ("conv1", "conv2"):
+        node = level.folded.by_name[name]
+        weights = 2 * node.layer.port("w").elements
+        offers = {offer.choice.memory: offer for offer in level.offers(node)}
+        assert offers.keys() == {Home.ON_CHIP, Home.DRAM}
+        outside = offers[Home.DRAM]
+        assert stored_streams(replace(node, layer=outside.layer), {}) == [f"{name}.w"]
+        # twice, as a port reads and writes at once; words of 64 bytes
+        (moved,) = outside.dram_streams
+        assert 2 * weights <= moved < 2 * (weights + 64)
+        assert moved == level.dram.bytes_per_frame(level.dram.constant(outside.layer.port("w")))
+        menu = items[name].configurations["AGFB014"]
+        assert {c.dram_bytes_per_frame for c in menu if c.payload == Home.DRAM.value} == {2 * weights}
+        assert {c.m20k for c in menu if c.payload == Home.DRAM.value} == {0}
+        # the narrowest tile
+        assert max(c.m20k for c in menu if c.payload == Home.ON_CHIP.value) * 20_480 >= 8 * weights
+
+
+@pytest.mark.slow
+def test_a_board_that_does_not_hold_the_frozen_weights_has_a_plan_with_dram_alone() -> None:
+    def planned(of: Cluster) -> Planned:
+        return Planner(graph, of, WeightEstimator(), SearchOptions(seed=1), {}, Silent()).run()
+
+    graph = insert_forks(differentiate(freeze_layers(heavy_net(), ["conv*"])))
+    with pytest.raises(InfeasibleError, match="by relaxing block memories"):
+        planned(few_blocks(dram=False))
+    found = planned(few_blocks())
+    assert violations(found.instance, found.plan) == []
+    outside = {name for name, choice in plan_choices(found.plan).items() if choice.memory is Home.DRAM}
+    assert outside
+    assert outside <= {"conv1", "conv2"}
+    moved = sum(4 * graph.by_name[name].layer.port("w").elements for name in outside)
+    assert found.plan.devices[0].dram_bytes_per_frame >= moved
+    # the validator charges it
+    less = (replace(item, dram_bytes_per_frame=0) if item.item in outside else item for item in found.plan.items)
+    assert violations(found.instance, replace(found.plan, items=tuple(less)))
 
 
 # ---- what the user says

@@ -290,6 +290,9 @@ def test_reads_and_writes_that_count_apart_take_what_they_move() -> None:
     weights = twice.replay(1, sink, graph.recipe)
     stash = twice.fifo(1, conv.port("x"), 100)
     assert twice.bytes_per_frame(weights) == 2 * weights.port_words(twice.format) * 64
+    frozen = twice.constant(sink)
+    assert twice.bytes_per_frame(frozen) == 2 * frozen.port_words(twice.format) * 64
+    assert apart.bytes_per_frame(frozen) == frozen.port_words(apart.format) * 64
     batch = graph.recipe.batch
     assert apart.bytes_per_frame(weights) == Fraction(batch + 1, batch) * weights.port_words(twice.format) * 64
     assert apart.bytes_per_frame(stash) == twice.bytes_per_frame(stash)

@@ -18,7 +18,7 @@ from myhdl._Signal import _Signal
 import hdl
 from hdl.dram.axi import AxiFormat, AxiMerge
 from hdl.dram.deal import Collect, Deal
-from hdl.dram.store import DramFifo, DramReplay
+from hdl.dram.store import DramConstant, DramFifo, DramReplay
 from hdl.dram.widen import AxiWiden
 from hdl.elaboration.ports import subblocks
 from hdl.fixed import Fixed
@@ -259,7 +259,8 @@ def units() -> tuple[Unit, ...]:
     stored = {"format": axi, "element_bits": 8, "x_lanes": 4, "y_lanes": 2, "elements": 100, "burst": 4, "prefetch": 16}
     return (
         Egress(**ends, credits=7), Ingress(**ends, depth=7), Split(format=link), Merge(format=link), Drain(format=link),
-        DramFifo(**stored, capacity=3), DramReplay(**stored, batch=4, staleness=2), AxiMerge(format=axi),
+        DramFifo(**stored, capacity=3), DramReplay(**stored, batch=4, staleness=2), DramConstant(**stored),
+        AxiMerge(format=axi),
         AxiWiden(narrow=axi.narrowed(16), wide=axi, burst=2), ClockCrossing(payload_bits=link.payload_bits),
         PrbsSource(word_bits=64), PrbsCheck(word_bits=64), March(format=axi, burst=4),
         Console(links=2, channels=2, values=3),

@@ -32,8 +32,9 @@ from dagtrain.emission.device import (
     adapted_net,
     consumed_net,
     fetched_net,
+    fetched_region,
+    outside_net,
     produced_net,
-    ring_net,
     ring_region,
     stored_net,
 )
@@ -320,8 +321,12 @@ def _counted(graph: Graph) -> dict[str, tuple[int, int]]:
         for ring in node.layer.rings:
             name, tensors = ring_region(node.name, ring), int(ring.per_frame * batch)
             if tensors:
-                found |= dict.fromkeys((ring_net(node.name, ring.out), stored_net(name)), (ring.out.beats, tensors))
-                found |= dict.fromkeys((ring_net(node.name, ring.back), fetched_net(name)), (ring.back.beats, tensors))
+                out, back = (outside_net(node.name, port) for port in (ring.out, ring.back))
+                found |= dict.fromkeys((out, stored_net(name)), (ring.out.beats, tensors))
+                found |= dict.fromkeys((back, fetched_net(name)), (ring.back.beats, tensors))
+        for port in node.layer.fetched:
+            nets = outside_net(node.name, port), fetched_net(fetched_region(node.name, port))
+            found |= dict.fromkeys(nets, (port.beats, batch))
     return found
 
 

@@ -75,7 +75,7 @@ class _EngineDesign(Design):
 
 def runs_alone(layer: Layer) -> bool:
     """Whether a layer multiplies tile by tile, with weights or sums in the device, so that it can run alone."""
-    return is_engine(layer) and not (layer.rings or layer.replayed)
+    return is_engine(layer) and not (layer.rings or layer.replayed or layer.fetched)
 
 
 class EngineMeasurements:

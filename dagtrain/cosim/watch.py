@@ -50,6 +50,8 @@ WAITED_PART = 20
 GOLDEN = 0.618
 # words of the memory port that stand in the queues and adapters of a unit in front of DRAM, at most
 QUEUED_WORDS = 4096
+# times that what nobody writes is read at most
+FOREVER = 1 << 31
 
 
 class Kind(Enum):
@@ -186,27 +188,33 @@ class _Between:
     """A part that gives the elements that it gets, in beats of another width."""
 
     watched: Watched
-    # streams in and out
-    x: StreamRecord
+    # streams in and out; none in: it gives what it starts with, for ever
+    x: StreamRecord | None
     y: StreamRecord
 
     @property
     def bits(self) -> int:
         """Of the parts that the beats of both are made of."""
-        return math.gcd(self.x.payload_bits, self.y.payload_bits)
+        return math.gcd(*(stream.payload_bits for stream in (self.x, self.y) if stream is not None))
 
     def watch(self, found: Watch, device: DeliveredDevice, prefix: str, held: int, more: Mapping[str, Any]) -> None:
         """A watcher of it, which holds so many bits at most; ``more``: parameters."""
-        x_parts, y_parts = self.x.payload_bits // self.bits, self.y.payload_bits // self.bits
+        x_parts = 1 if self.x is None else self.x.payload_bits // self.bits
+        y_parts = self.y.payload_bits // self.bits
         sizes = {"PART": self.bits, "X_PARTS": x_parts, "Y_PARTS": y_parts}
         # the next power of two
         room = 1 << (held // self.bits - 1).bit_length()
-        x, y = prefix + self.x.net, prefix + self.y.net
-        ports = {**_stream(x, "x_"), "x_payload": f"{x}_payload", **_stream(y, "y_"), "y_payload": f"{y}_payload"}
-        ports |= {"y_held": f"{y}_hold", "report": "over"}
-        # what comes back in the end can't fill it
-        if "LOADED" not in more:
-            found.fills[y] = x
+        y = prefix + self.y.net
+        ports = {**_stream(y, "y_"), "y_payload": f"{y}_payload", "y_held": f"{y}_hold", "report": "over"}
+        if self.x is None:
+            # it is full from the start
+            ports |= {"x_valid": "1'b1", "x_ready": "1'b0", "x_payload": f"{self.bits}'b0"}
+        else:
+            x = prefix + self.x.net
+            ports |= {**_stream(x, "x_"), "x_payload": f"{x}_payload"}
+            # what comes back in the end can't fill it
+            if "LOADED" not in more:
+                found.fills[y] = x
         parameters = {**sizes, "ROOM": room, "TENSOR": y_parts, **more}
         found.add(self.watched, clock_of(device), parameters, ports)
 
@@ -231,11 +239,11 @@ def _watch_stores(found: Watch, device: DeliveredDevice, prefix: str, reads: tup
         image = dict(device.memory_words(memory))
         for region in memory.regions:
             role, axi = store_role(region.name), f"{store_port(region.name)}_"
-            (x,), (y,) = (
+            xs, (y,) = (
                 [one for one in manifest.streams if getattr(one, end) == role and not one.net.startswith(axi)]
                 for end in ("reader", "writer")
             )
-            store = _Between(Watched(Kind.STORE, manifest.device, role, y.net), x, y)
+            store = _Between(Watched(Kind.STORE, manifest.device, role, y.net), xs[0] if xs else None, y)
             more = {"PATIENCE": 0, **_contents(found, manifest.top, store, memory, region, image, reads)}
             held[region.name] = (region.words + QUEUED_WORDS) * memory.format.data_bits
             store.watch(found, device, prefix, held[region.name], more)
@@ -268,10 +276,11 @@ def _contents(
     name = f"{top}.{verilog_name(region.name)}.watched.mem"
     found.files[name] = Loaded(words, bits)
     loaded: dict[str, int | str] = {"LOADED": len(words), "FILE": f'"{name}"'}
-    if held.is_state:
+    if held.is_state and store.x is not None:
         return loaded
     # weights, which every frame reads
-    return {**loaded, "TENSOR": held.elements * held.element_bits // bits, "FIRST": reads[0], "LATER": reads[1]}
+    first, later = (FOREVER, FOREVER) if store.x is None else reads
+    return {**loaded, "TENSOR": held.elements * held.element_bits // bits, "FIRST": first, "LATER": later}
 
 
 def _watch_link(

@@ -18,6 +18,7 @@ from dagtrain.schedule.buffers import REGISTER_BEATS
 from hdl.convert.netlist import Direction, Identifier, Module
 from hdl.engine.weights.access import chain_entry
 from hdl.engine.weights.records import CHAIN_BITS, WORD_BITS
+from hdl.layers.base import Layer
 from hdl.layers.storage import DUMP, LOAD, Ring
 from hdl.layers.wiring.fork import Fork
 from hdl.link.format import LinkFormat
@@ -165,7 +166,7 @@ def design_device(
                 _add_stored_channel(assembly, graph, node, port, net, lanes, fifo_beats[edge], memory)
             elif not arrives:
                 _add_channel(assembly, edge, source, port, fifo_beats[edge], library)
-        _add_rings(assembly, graph, node, memory)
+        _add_outside(assembly, graph, node, memory)
     links = _add_chain(assembly, [node for node in graph.circuits if graph.placed[node.name] == name], library, host)
     if ethernet is not None or egress or ingress:
         network = host.network(assembly, library, form, own_clock)
@@ -268,8 +269,8 @@ def arrived_net(edge: str) -> str:
     return f"i_{verilog_name(edge)}"
 
 
-def ring_net(node: str, port: Port) -> str:
-    """The net at one end of what a layer keeps outside."""
+def outside_net(node: str, port: Port) -> str:
+    """The net at a port of a layer that leads outside."""
     return f"s_{verilog_name(node)}_{port.name}"
 
 
@@ -293,7 +294,13 @@ def stored_streams(node: Node, fifos: Mapping[str, int]) -> list[str]:
     edges = [
         region for sink in sinks if sink in outside for region in fifo_regions(node.inputs[sink], fifos.get(sink, 1))
     ]
-    return [*edges, *(ring_region(node.name, ring) for ring in node.layer.rings)]
+    rings = [ring_region(node.name, ring) for ring in node.layer.rings]
+    return [*edges, *rings, *(fetched_region(node.name, port) for port in node.layer.fetched)]
+
+
+def fetched_region(node: str, port: Port) -> str:
+    """The region of what a layer fetches through a port."""
+    return f"{node}.{port.name}"
 
 
 def ring_region(node: str, ring: Ring) -> str:
@@ -311,6 +318,11 @@ def instance_name(node: str) -> str:
     return f"u_{verilog_name(node)}"
 
 
+def _outside(layer: Layer) -> list[Port]:
+    """Ports of a layer that lead to DRAM, beside those of the graph."""
+    return [*(port for ring in layer.rings for port in (ring.back, ring.out)), *layer.fetched]
+
+
 def _declare_nets(assembly: Assembly, nodes: Sequence[Node]) -> None:
     for node in nodes:
         for port in node.layer.sources:
@@ -319,9 +331,8 @@ def _declare_nets(assembly: Assembly, nodes: Sequence[Node]) -> None:
                 assembly.drain(net)
         for port in _streamed_sinks(node):
             assembly.stream(consumed_net(node.inputs[port.name]), port.payload_bits)
-        for ring in node.layer.rings:
-            for port in (ring.back, ring.out):
-                assembly.stream(ring_net(node.name, port), port.payload_bits)
+        for port in _outside(node.layer):
+            assembly.stream(outside_net(node.name, port), port.payload_bits)
 
 
 def _add_layer(assembly: Assembly, graph: Graph, node: Node, library: ModuleLibrary) -> list[ImageFile]:
@@ -333,7 +344,7 @@ def _add_layer(assembly: Assembly, graph: Graph, node: Node, library: ModuleLibr
         if part is not None:
             streams |= {port.name: _source_net(part, port) for port in part.layer.sources}
             streams |= {port.name: consumed_net(part.inputs[port.name]) for port in _streamed_sinks(part)}
-    streams |= {port.name: ring_net(node.name, port) for ring in layer.rings for port in (ring.back, ring.out)}
+    streams |= {port.name: outside_net(node.name, port) for port in _outside(layer)}
     if layer.accessed:
         streams |= {p.name: assembly.stream(chain_net(node.name, p), p.payload_bits) for p in (LOAD, DUMP)}
     contents = first_images(graph, graph.by_name[node.name])
@@ -352,7 +363,7 @@ def _add_layer(assembly: Assembly, graph: Graph, node: Node, library: ModuleLibr
 
 
 def first_images(graph: Graph, node: Node) -> dict[str, list[int]]:
-    """The contents of a node's memories, rings and replayed sinks before the first frame."""
+    """The contents of a node's memories, rings, replayed sinks and fetched ports before the first frame."""
     return node.layer.images(node.layer.start(graph.initial(node)))
 
 
@@ -426,14 +437,18 @@ def _add_stored_channel(
         memory.add_fifo(edge, lanes, sink, depth_beats, nets)
 
 
-def _add_rings(assembly: Assembly, graph: Graph, node: Node, memory: MemoryPort) -> None:
-    """What a layer keeps outside."""
+def _add_outside(assembly: Assembly, graph: Graph, node: Node, memory: MemoryPort) -> None:
+    """What a layer keeps outside, and what it fetches from there, which nobody writes."""
     for ring in node.layer.rings:
-        out = ring_net(node.name, ring.out), ring.out.payload_bits
-        back = ring_net(node.name, ring.back), ring.back.payload_bits
+        out = outside_net(node.name, ring.out), ring.out.payload_bits
+        back = outside_net(node.name, ring.back), ring.back.payload_bits
         nets = _between_queues(assembly, memory, ring_region(node.name, ring), out, back)
         preloaded = first_images(graph, node)[ring.name] if ring.preload else ()
         memory.add_ring(node.name, ring, preloaded, nets)
+    for port in node.layer.fetched:
+        region = fetched_region(node.name, port)
+        net = _behind_queue(assembly, memory, region, (outside_net(node.name, port), port.payload_bits))
+        memory.add_constant(node.name, region, port, first_images(graph, node)[port.name], net)
 
 
 def _add_chain(assembly: Assembly, circuits: Sequence[Node], library: ModuleLibrary, host: _HostStreams) -> list[Node]:
@@ -473,14 +488,18 @@ def _between_queues(
     assembly: Assembly, memory: MemoryPort, what: str, source: tuple[str, int], target: tuple[str, int]
 ) -> tuple[str, str]:
     """Small queues behind a net and in front of another (name, payload bits); returns the nets between them."""
-    label = verilog_name(what)
     to_store = assembly.stream(stored_net(what), source[1])
+    nets, name = (source[0], to_store), f"store_{verilog_name(what)}"
+    _add_queue(assembly, memory.library, name, nets, source[1], REGISTER_BEATS, f"queue to DRAM of {what}")
+    return to_store, _behind_queue(assembly, memory, what, target)
+
+
+def _behind_queue(assembly: Assembly, memory: MemoryPort, what: str, target: tuple[str, int]) -> str:
+    """A small queue in front of a net (name, payload bits); returns the net in front of that."""
     from_store = assembly.stream(fetched_net(what), target[1])
-    to, back = f"queue to DRAM of {what}", f"queue from DRAM of {what}"
-    library = memory.library
-    _add_queue(assembly, library, f"store_{label}", (source[0], to_store), source[1], REGISTER_BEATS, to)
-    _add_queue(assembly, library, f"fetch_{label}", (from_store, target[0]), target[1], REGISTER_BEATS, back)
-    return to_store, from_store
+    nets, name = (from_store, target[0]), f"fetch_{verilog_name(what)}"
+    _add_queue(assembly, memory.library, name, nets, target[1], REGISTER_BEATS, f"queue from DRAM of {what}")
+    return from_store
 
 
 def _add_queue(

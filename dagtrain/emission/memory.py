@@ -7,6 +7,7 @@ Structure (units of `hdl.dram.store`, `hdl.dram.deal`, `hdl.dram.axi` and `hdl.d
     update ─▶ DramFifo ─▶ conv              the next version of weights, until the one in use is out (`Layer.parked`)
     update ─▶ DramReplay ─▶ conv            weights, a version a batch in, a copy a frame out (`Layer.replayed`)
     layer ─▶ DramFifo ─▶ the same layer     sums of gradients under way, optimiser state (`Layer.rings`)
+                DramConstant ─▶ conv        frozen weights, read once a frame (`Layer.fetched`)
         every unit ─▶ tree of AxiMerge ─▶ AXI4 port `m_axi_…` of the device, one a memory channel
         narrow units of a group ─▶ tree of AxiMerge ─▶ AxiWiden, which stands in that tree for a unit
 
@@ -61,7 +62,7 @@ def store_port(region: str) -> str:
 
 @dataclass(frozen=True)
 class Held:
-    """What a region starts with: a ring's state, or version 0 of weights."""
+    """What a region starts with: a ring's state, version 0 of weights, or those that stay."""
 
     node: str
     # name in `Layer.images`
@@ -212,11 +213,17 @@ class MemoryPort:
         held = Held(node, ring.name, True, ring.preload, stored.unit) if ring.preload else None
         self._add(f"{node}.{ring.name}", stored, nets, contents, held)
 
+    def add_constant(self, node: str, region: str, port: Port, beats: Sequence[int], net: str) -> None:
+        """What a layer fetches through a port, and nobody writes; ``beats`` of that port."""
+        stored = self.use.constant(port)
+        held = Held(node, port.name, True, 1, stored.unit)
+        self._add(region, stored, (None, net), stored.unit.image([beats], port.lanes), held)
+
     def _add(
         self,
         name: str,
         stored: Stored,
-        nets: tuple[str, str],
+        nets: tuple[str | None, str],
         contents: Sequence[int],
         held: Held | None = None,
     ) -> None:
@@ -230,7 +237,8 @@ class MemoryPort:
         label = verilog_name(name)
         master = self._axi(store_port(name), unit.format)
         error = self.assembly.wire(f"dram_error_{label}")
-        streams = {"x": nets[0], "y": nets[1], **axi_nets(master, "m")}
+        source, target = nets
+        streams = {**({} if source is None else {"x": source}), "y": target, **axi_nets(master, "m")}
         signals = {"base": f"{unit.format.address_bits}'d{base * ratio}", "error": error}
         module = unit_module(self.library, "dram_store", unit)
         self.assembly.instance(module, f"u_dram_{label}", streams, signals, role=store_role(name))

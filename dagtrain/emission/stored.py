@@ -10,7 +10,7 @@ from typing import Any
 
 from hdl.dram.axi import AxiFormat
 from hdl.dram.deal import elements_a_turn
-from hdl.dram.store import DramFifo, DramReplay, DramUnit
+from hdl.dram.store import DramConstant, DramFifo, DramReplay, DramUnit
 from hdl.layers.storage import Ring
 from hdl.recipe import Recipe
 from hdl.streams.width import elements_per_word, wire_words
@@ -108,6 +108,11 @@ class DramUse:
         fields, load = self._fields(sink, source_lanes, sink.lanes, Fraction(1), least)
         unit = DramReplay(**fields, batch=recipe.batch, staleness=recipe.staleness)
         return Stored(unit=unit, reads=Fraction(1), writes=Fraction(1, recipe.batch), load=load)
+
+    def constant(self, port: Port) -> Stored:
+        """What a layer fetches once a frame, and nobody writes."""
+        fields, load = self._fields(port, port.lanes, port.lanes, Fraction(1), port.payload_bits)
+        return Stored(unit=DramConstant(**fields), reads=Fraction(1), writes=Fraction(0), load=load)
 
     def parked(self, source_lanes: int, sink: Port, load_cycles: int, batch: int) -> Stored:
         """The FIFO in which a tensor, one a batch, waits until a layer takes all of it within ``load_cycles``."""

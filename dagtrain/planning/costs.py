@@ -129,7 +129,8 @@ class LevelCosts:
             return
         here = self.homes.get(node.name, Home.ON_CHIP)
         yield here, node.layer
-        bits = max(map(memory_bits, (*original.sinks, *original.sources)), default=0)
+        ports = (*original.sinks, *original.sources, *original.held_parameters)
+        bits = max(map(memory_bits, ports), default=0)
         least = LEAST_DRAM_BLOCKS * min(part.m20k_bits for part in self.parts)
         if not self.free or bits < least:
             return
@@ -222,6 +223,9 @@ class LevelCosts:
         for ring in layer.rings:
             pieces += _pieces(Use.DRAM, ring.name, self._queues(ring.out.payload_bits, ring.back.payload_bits))
             units.append((ring.name, dram.ring(ring)))
+        for port in layer.fetched:
+            pieces += _pieces(Use.DRAM, port.name, self._queues(port.payload_bits))
+            units.append((port.name, dram.constant(port)))
         for port in layer.sources:
             crossing = node.outputs.get(port.name)
             if crossing is not None and crossing in self.links.crossings:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -64,7 +64,11 @@ class Foldings:
             tiled |= found.keys()
         for node in self.prices.graph.nodes:
             if node.name not in offers:
-                offers[node.name] = self._alone(node.layer)
+                like = (_like(node.layer),)
+                if like not in known:
+                    known[like] = self._group((node,))
+                (menu,) = known[like].values() or (None,)
+                offers[node.name] = self._alone(node.layer) if menu is None else _untied(menu)
         level = PricedLevel(offers, frozenset(tiled), {}, {})
         cluster = self.prices.cluster
         credit_words = most_credit_words(self.prices.graph, cluster.link_word_bits, cluster.network_cycles)
@@ -198,6 +202,11 @@ class Foldings:
         }  # fmt: skip
 
 
+def _untied(menu: Mapping[str, Sequence[Configuration]]) -> dict[str, list[Configuration]]:
+    """Configurations of an engine that shares its tile with no other."""
+    return {part: [replace(configuration, tile=None) for configuration in found] for part, found in menu.items()}
+
+
 def _like(layer: Layer) -> Layer:
     """The layer without what tells its random bits from others'."""
     return with_random_bits_of(layer, 0)
@@ -261,15 +270,15 @@ def _variants(layer: Layer) -> Iterator[Layer]:
 
 
 def _blocks(layer: Layer, part: Part) -> int:
-    """Block memories of the images of a layer whose shapes no lanes change."""
-    images = [image for image in layer.memories() if not image.is_state]
-    return sum(fit(Resources(memories={(image.depth, image.width): 1}), part).m20k for image in images)
+    """Block memories of the images of an engine, whose shapes no lanes change."""
+    return sum(fit(Resources(memories={(image.depth, image.width): 1}), part).m20k for image in layer.memories())
 
 
 def _moved_bytes(layer: Layer, apart: bool) -> int:
-    """Bytes a frame that at least go to and from DRAM: twice the larger of reads and writes of what is replayed or lies
-    in rings; where they count apart, what is replayed is hardly ever written."""
-    bits = sum((1 if apart else 2) * _bits(layer, name) for name in layer.replayed)
+    """Bytes a frame that at least go to and from DRAM: twice the larger of reads and writes of what is replayed, is
+    fetched or lies in rings; where they count apart, what is replayed is hardly ever written, what is fetched never."""
+    read = (*layer.replayed, *(port.name for port in layer.fetched))
+    bits = sum((1 if apart else 2) * _bits(layer, name) for name in read)
     for ring in layer.rings:
         bits += int(2 * ring.out.elements * ring.out.tensor.fixed.width * ring.per_frame)
     return bits // 8

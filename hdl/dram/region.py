@@ -138,6 +138,21 @@ class Replay(Region):
         return self.tensor_bursts
 
 
+@dataclass(frozen=True, kw_only=True)
+class Constant(Region):
+    """A tensor that stands there from the start, and is read again and again; nothing comes in by ``x_lanes``."""
+
+    @property
+    def ring_bursts(self) -> int:
+        """See the base class."""
+        return self.tensor_bursts
+
+    @property
+    def preload_bursts(self) -> int:
+        """See the base class."""
+        return self.tensor_bursts
+
+
 def regroup(beats: Sequence[int], beat_bits: int, word_bits: int) -> list[int]:
     """The same bits, low ones first, cut into words; the last is filled with zeros."""
     if beat_bits % 8 == word_bits % 8 == 0:

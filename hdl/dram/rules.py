@@ -142,6 +142,24 @@ def replay_rule(domain: ClockReset, slot: Bits, writes: Bursts, reads: Bursts, *
 
 
 @block
+def constant_rule(domain: ClockReset, slot: Bits, reads: Bursts, *, bursts: int) -> Instances:
+    """Burst after burst may be read, from the first one again behind the last.
+
+    Ports:
+        slot: out, `address_width` ``(bursts)`` bits, from a register: where the coming burst is read.
+        reads: in and out; drives ``may_start``, combinational in ``rst``, takes ``started``.
+    """
+    rst = domain.rst
+    following = counter(domain, reads.started, slot, count=bursts)
+
+    @always_comb
+    def allow() -> None:
+        reads.may_start.next = not rst
+
+    return following, allow
+
+
+@block
 def tensor_position(domain: ClockReset, step: Bit, first: Bit, last: Bit, *, bursts: int) -> Instances:
     """Counts bursts of a tensor.
 

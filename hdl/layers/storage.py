@@ -98,7 +98,7 @@ class Storage(Shape):
     def beside(self) -> tuple[Port, ...]:
         """Ports beside those of the graph."""
         chain = (LOAD, DUMP) if self.accessed else ()
-        return (*(port for ring in self.rings for port in (ring.back, ring.out)), *chain)
+        return (*(port for ring in self.rings for port in (ring.back, ring.out)), *self.fetched, *chain)
 
     def at(self, home: Home) -> Self | None:
         """This layer with its large memory there; None where it has none that could be.  ON_CHIP gives the layer as it
@@ -113,6 +113,12 @@ class Storage(Shape):
     @property
     def replayed(self) -> tuple[str, ...]:
         """Per-batch sinks that want the version of each frame once a frame (see `hdl.dram.store.DramReplay`)."""
+        return ()
+
+    @property
+    def fetched(self) -> tuple[Port, ...]:
+        """Ports, beside those of the graph, of tensors that lie outside and that nobody writes: each comes once a frame
+        (see `hdl.dram.store.DramConstant`)."""
         return ()
 
     @property
@@ -140,7 +146,7 @@ class Storage(Shape):
 
     def images(self, state: State) -> dict[str, list[int]]:
         """Contents (unsigned words) of `memories` that represent a golden state, and beats of preloaded `rings` by
-        their name and of `replayed` sinks (version 0).
+        their name, of `replayed` sinks (version 0) and of `fetched` ports.
 
         Of the start state: the initial images.  Of a final state: what state memories and rings must hold then."""
         del state

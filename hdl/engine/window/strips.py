@@ -29,6 +29,8 @@ WEIGHT_LATENCY = 2
 PLACE_FREE = 3
 # cycles from a frame's last result to the first one that leaves, where passes are put in order
 REORDER_READ = 3
+# cycles from the part of a sum that the last pass makes to the sum of all passes
+FRAME_SUMS = 3
 
 
 def adapter_cycles(lanes: int, word: int) -> int:
@@ -65,7 +67,12 @@ def result_strips(
     ``reordered_words``: of the memory in which passes are put in order."""
     words = {name: word for name, (_, word) in (*stored.items(), *results.items())}
     reordered = walk.outer_repeat and not walk.sums_repeats
-    leave = REORDER_READ + output_register_latency(reordered_words) if reordered else queue_latency(RESULTS)
+    if reordered:
+        leave = REORDER_READ + output_register_latency(reordered_words)
+    elif walk.sums_repeats:
+        leave = FRAME_SUMS + queue_latency(walk.pixels * walk.reduce + RESULTS)
+    else:
+        leave = queue_latency(RESULTS)
     return Strips(
         stored={name: stored_rows(walk, port) for name, (port, _) in stored.items()},
         cycles=tuple(walk.strip_cycles),

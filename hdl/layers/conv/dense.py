@@ -180,7 +180,7 @@ class DenseEngine(WindowEngine, _Filters):
 
     def at(self, home: Home) -> Self | None:
         """Weights, or sums of gradients, there; DRAM needs a tile that leaves a pass over the map long enough, and of
-        groups one that takes a whole one.  Frozen weights stay on chip, and only error engines borrow them."""
+        groups one that takes a whole one.  Frozen weights are never parked, and only error engines borrow weights."""
         if home is Home.LENT:
             return None
         tiles = [self.tile]
@@ -301,14 +301,14 @@ class Conv(ForwardEngine, DenseEngine):
     ) -> Instances:
         """See `hdl.engine.window.convolution`."""
         contents = (images or {}).get("weights")
-        ports = (streams[port.name] for port in (*self.sinks, *self.sources))
-        make = frozen_conv_forward if self.frozen else conv_forward
+        ports = (streams[port.name] for port in (*self.sinks, *self.fetched, *self.sources))
+        make = frozen_conv_forward if self.frozen and not self.fetched else conv_forward
         return make(domain, *ports, shape=engine_shape(self), contents=contents)
 
     @classmethod
     def examples(cls) -> tuple[Self, ...]:
-        """Some with one version of the weights as well."""
-        return _parked_too(super().examples())
+        """Some with one version of the weights as well, and with frozen ones outside."""
+        return _fetched_too(_parked_too(super().examples()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -345,14 +345,14 @@ class ConvError(ErrorEngine, DenseEngine):
     ) -> Instances:
         """See `hdl.engine.window.convolution`."""
         contents = (images or {}).get("weights")
-        ports = (streams[port.name] for port in (*self.sinks, *self.sources))
-        make = frozen_conv_error if self.frozen else conv_error
+        ports = (streams[port.name] for port in (*self.sinks, *self.fetched, *self.sources))
+        make = frozen_conv_error if self.frozen and not self.fetched else conv_error
         return make(domain, *ports, shape=engine_shape(self), contents=contents)
 
     @classmethod
     def examples(cls) -> tuple[Self, ...]:
-        """Some with one version of the weights as well."""
-        return _parked_too(super().examples())
+        """Some with one version of the weights as well, and with frozen ones outside."""
+        return _fetched_too(_parked_too(super().examples()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -484,3 +484,9 @@ Engine = TypeVar("Engine", bound=DenseEngine)
 def _parked_too(found: tuple[Engine, ...]) -> tuple[Engine, ...]:
     """Some of the examples with one version of their weights on chip, for all kinds of staleness."""
     return (*found, *(dataclasses.replace(found[index], weights=Home.PARKED) for index in PARKED_EXAMPLES))
+
+
+def _fetched_too(found: tuple[Engine, ...]) -> tuple[Engine, ...]:
+    """Those of the examples with frozen weights that can, with these in DRAM."""
+    outside = (layer.at(Home.DRAM) for layer in found if layer.held_parameters)
+    return (*found, *(layer for layer in outside if layer is not None))

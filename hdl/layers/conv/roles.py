@@ -23,7 +23,7 @@ from hdl.engine.window.strips import PLACE_FREE, WEIGHT_LATENCY, gradient_strips
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.beats import pack
-from hdl.layers.conv.engine import WindowEngine
+from hdl.layers.conv.engine import PIPELINE, WindowEngine
 from hdl.layers.conv.narrow import Correlation, is_narrow
 from hdl.layers.conv.versions import Versions, by_version
 from hdl.layers.meaning import State, Tape
@@ -54,13 +54,13 @@ class WeightedEngine(WindowEngine):
     Holds a few rows of the stored map (never all of it unless the kernel needs it) and two versions of the weights,
     one if they are parked or frozen, none if they come once a frame."""
 
-    # whether the weights stay as they are: no sink ``w``, and a memory that nobody writes
+    # whether the weights stay as they are: no sink ``w``, and a memory that nobody writes, on chip or in DRAM
     frozen: bool = field(default=False, metadata=QUIET)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.frozen and self.home is not Home.ON_CHIP:
-            raise FoldingError(f"{self.name}: frozen weights lie on chip, not {self.home.value}", "leave them there")
+        if self.frozen and self.home not in (Home.ON_CHIP, Home.DRAM):
+            raise FoldingError(f"{self.name}: frozen weights are not {self.home.value}", "they lie on chip or in DRAM")
 
     @abstractmethod
     def sums(self, stored: Any, weights: Any) -> Any:
@@ -103,6 +103,11 @@ class WeightedEngine(WindowEngine):
         if self.streamed:
             return {stored.name: stored.tensor.elements}
         return {stored.name: self.rows_required(stored.name, source, elements)}
+
+    @property
+    def pipeline_cycles(self) -> int:
+        """On streamed weights the work of all passes, each over the whole map."""
+        return self.walk.cycles + PIPELINE if self.streamed else super().pipeline_cycles
 
     @property
     def strips(self) -> Strips:
@@ -190,8 +195,13 @@ class WeightedEngine(WindowEngine):
 
     @property
     def replayed(self) -> tuple[str, ...]:
-        """w, if the weights live outside."""
-        return ("w",) if self.streamed else ()
+        """w, if the weights live outside and are trained."""
+        return ("w",) if self.streamed and not self.frozen else ()
+
+    @property
+    def fetched(self) -> tuple[Port, ...]:
+        """w, if the weights live outside and are frozen."""
+        return self.weight_ports if self.streamed and self.frozen else ()
 
     @property
     def parked(self) -> Mapping[str, int]:
