@@ -103,6 +103,8 @@ API = {
     "dagtrain.flow.parallelize_step": ["ParallelizeOptions"],
     "dagtrain.flow.estimate_step": ["EstimateOptions"],
     "dagtrain.flow.timing_step": ["TimingOptions"],
+    "dagtrain.flow.bring_up_step": ["BringUpOptions"],
+    "dagtrain.flow.selftest_step": ["SelfTestOptions"],
     "hdl.errors": ["DagtrainError", "Problem"],
 }
 

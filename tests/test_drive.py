@@ -36,7 +36,7 @@ from tests.host_support import driven, wiring_of
 
 # batches of an epoch
 BATCHES = 8
-SECONDS = 60.0
+SECONDS = 300.0
 
 
 @pytest.fixture(scope="module")

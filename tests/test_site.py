@@ -69,7 +69,9 @@ def test_commands_and_api_are_made_of_the_code(site: Path) -> None:
     text = re.sub(r"<[^>]*>", "", (site / "commands.html").read_text())
     assert all(f"dagtrain {name}" in text for name in names), text
     sections = dict(
-        re.findall(r"^## `dagtrain (\w+)`\n(.*?)(?=^## |\Z)", (ROOT / "docs" / "commands.md").read_text(), re.M | re.S)
+        re.findall(
+            r"^## `dagtrain ([\w-]+)`\n(.*?)(?=^## |\Z)", (ROOT / "docs" / "commands.md").read_text(), re.M | re.S
+        )
     )
     for name, command in typer.main.get_command(cli.app).commands.items():  # type: ignore[attr-defined]
         missing = [

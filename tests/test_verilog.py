@@ -196,6 +196,24 @@ def keyword_variable(clk: Any, y: Any) -> Any:
 
 
 @block
+def turned(clk: Any, x: Any, y: Any) -> Any:
+    @always(clk.posedge)
+    def turn() -> None:
+        word = intbv(0)[8:]
+        word[:] = x
+        word[:] = word ^ 1
+        y.next = word ^ x
+
+    return turn
+
+
+@block
+def hidden_signal(clk: Any, y: Any) -> Any:
+    word = Signal(intbv(0)[8:])
+    return register_lane(clk, y, word), turned(clk, word, y)
+
+
+@block
 def signal_list(clk: Any, xs: Any, y: Any) -> Any:
     first = xs[0]
 
@@ -228,6 +246,7 @@ REFUSED = {
     "keyword": (lambda c, y: keyword_port(c, Signal(bool(0)), y), "has the name of a Verilog keyword"),
     "process": (keyword_process, "process 'begin' has the name of a Verilog keyword"),
     "variable": (keyword_variable, "variable 'reg' has the name of a Verilog keyword"),
+    "hidden": (hidden_signal, "variable 'word' of process 'turn' hides a signal that it uses; rename it"),
     "list": (lambda c, y: signal_list(c, [Signal(bool(0))], y), "port xs is a list of signals"),
     "slots": (lambda c, y: slotted(c, Slotted(), y), r"Slotted\.data is in __slots__"),
     "same": (lambda c, y: register_lane(c, y, y), "are the same signal"),

@@ -113,8 +113,7 @@ def _mark_used(block: Any, generator: Any) -> None:
     for signal in generator.sigdict.values():
         signal._markUsed()
     for name, members in generator.losdict.items():
-        memory = block.memdict.get(name) or _memInfoMap[id(members)]
-        memory._used = True
+        _memory(block, name, members)._used = True
         for signal in members:
             signal._markUsed()
     if isinstance(generator, _Always):
@@ -183,6 +182,7 @@ def _run_myhdl(
             declared.append(_port_decl(port, signal, name))
         names.update({id(sub): _array(sub).name for sub in memories})
         _check_names(name, [s for s in signals if s._used], [m for m in mems if m._used])
+        _check_hidden(name, block)
 
     # MyHDL opens a file and leaves it open when it fails
     file = _KeptText()
@@ -226,6 +226,21 @@ def _check_names(module: str, signals: list[Any], memories: list[Any]) -> None:
             raise ConversionError(f"{module}: signal {found!r} has the name of a Verilog keyword", "rename it")
         if names.count(found) > 1:
             raise ConversionError(f"{module}: two signals get the Verilog name {found!r}", "rename one")
+
+
+def _check_hidden(module: str, block: Any) -> None:
+    """A process has no variable that hides a signal of its own, which may be named otherwise in MyHDL."""
+    for sub in subblocks(block):
+        for process in (child for child in sub.subs if isinstance(child, _Instantiator)):
+            names = {signal._name for signal in process.sigdict.values()}
+            names |= {_memory(sub, *lists).name for lists in process.losdict.items()}
+            for hidden in sorted(names.intersection(process.funcobj.__code__.co_varnames)):
+                what = f"variable {hidden!r} of process {process.name!r} hides a signal that it uses"
+                raise ConversionError(f"{module}: {what}", "rename it")
+
+
+def _memory(block: Any, name: str, members: Any) -> Any:
+    return block.memdict.get(name) or _memInfoMap[id(members)]
 
 
 # a process, or a variable in one, as MyHDL writes them
