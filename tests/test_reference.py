@@ -24,7 +24,7 @@ DOCS = ROOT / "docs"
 MADE = {"index.md", "commands.md", "api.md"}
 PAGES = [ROOT / "README.md", *sorted(path for path in DOCS.glob("*.md") if path.name not in MADE)]
 # in spans of code, in indented code, behind a prompt
-COMMAND = re.compile(r"(?:`|^    |^\$ |-m slow.*`|\.venv/bin/)dagtrain ([a-z]+)\b([^`\n]*)", re.MULTILINE)
+COMMAND = re.compile(r"(?:`|^    |^\$ |-m slow.*`|\.venv/bin/)dagtrain ([a-z]+(?:-[a-z]+)*)\b([^`\n]*)", re.MULTILINE)
 MAKE = re.compile(r"`make ([\w-]+)[^`]*`|^    make ([\w-]+)", re.MULTILINE)
 
 
