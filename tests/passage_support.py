@@ -8,6 +8,7 @@ import numpy as np
 
 from hdl.layers.base import Layer
 from hdl.layers.capabilities import Batched, engines_of
+from hdl.layers.conv.engine import WindowEngine
 from hdl.layers.passage import LONG_AGO, Flow, Passage, marks
 from hdl.simulate import Run
 from hdl.tensor import Kind, Port
@@ -65,8 +66,8 @@ def _weights(layer: Layer, run: Run, frame: int) -> float:
     they come once a frame."""
     if layer.fetched:
         (port,) = layer.fetched
-        passes = layer.walk.passes  # type: ignore[attr-defined]
-        return _fires(port, run.fire_cycles[port.name], frame)[port.beats // passes - 1]
+        assert isinstance(layer, WindowEngine)
+        return _fires(port, run.fire_cycles[port.name], frame)[port.beats // layer.walk.passes - 1]
     recipe = layer.recipe if isinstance(layer, Batched) else None
     if not recipe or not reads_frames(layer) or not recipe.version(frame):
         return LONG_AGO
