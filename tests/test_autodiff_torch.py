@@ -147,7 +147,8 @@ def two_headed(recipe: Recipe) -> Graph:
     pooled = net.pixel_slice(net.average_pool(x, kernel=3, stride=1), (0, 2, 3), (0, 2))
     first = net.gemm(net.relu(net.conv(pooled, 4, kernel=1)), 5)
     x = net.relu(net.conv(x, 6, kernel=3, padding=1))
-    second = net.gemm(net.global_average_pool(x), 5)
+    # windows of unlike sizes
+    second = net.gemm(net.adaptive_average_pool(x, 4, 3), 5)
     return net.classify(net.gemm(net.conv(x, 4, kernel=3), 5), first, second)
 
 
@@ -174,6 +175,8 @@ def torch_node(node: Node, inputs: Mapping[str, Any], weights: Mapping[str, Any]
         top, left, bottom, right = layer.padding
         padded = functional.pad(inputs["x"], (left, right, top, bottom), value=-np.inf)
         return functional.max_pool2d(padded, layer.kernel, layer.stride, dilation=layer.dilation)
+    if name == "AveragePool" and layer.shares is not None:
+        return functional.adaptive_avg_pool2d(inputs["x"], layer.shares)
     if name == "AveragePool":
         top, left, bottom, right = layer.padding
         padded = functional.pad(inputs["x"], (left, right, top, bottom))

@@ -105,6 +105,41 @@ def test_random_pools_agree_with_the_golden_model_in_every_bit(kind: type[Layer]
     assert_equal_bits(case, design_of(case), Backend.MYHDL, seed)
 
 
+def shared_pool(kind: type[Layer], seed: int) -> Any:
+    """Windows over equal shares of a map of random size, more of them than pixels too."""
+    rng = np.random.default_rng(500 + seed)
+    height, width, rows, columns = (int(size) for size in rng.integers(1, 12, 4))
+    channels = int(rng.choice([1, 2, 4]))
+    layer: Any = kind.sharing(height, width, (rows, columns), channels=channels)  # type: ignore[attr-defined]
+    lanes = {f"{p.name}_lanes": int(rng.choice(divisors(channels))) for p in layer.frame_ports}
+    return dataclasses.replace(layer, engine_lanes=int(rng.choice(divisors(channels))), **lanes)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_windows_over_equal_shares_are_all_that_overlaps_them(seed: int) -> None:
+    layer = shared_pool(AveragePool, seed)
+    error = AveragePoolError.sharing(layer.height, layer.width, layer.shares, channels=layer.channels)
+    rng = np.random.default_rng(seed)
+    x, e = rng.normal(size=(2, *layer.input_shape)), rng.normal(size=(2, *layer.output_shape))
+    y, dx = layer.reference({}, {"x": x})["y"], np.zeros_like(x)
+    for row, column in np.ndindex(*layer.shares):
+        (top, bottom), (left, right) = (
+            (at * size // number, -(-(at + 1) * size // number))
+            for at, size, number in zip((row, column), layer.input_shape, layer.shares, strict=False)
+        )
+        window = slice(None), slice(top, bottom), slice(left, right)
+        np.testing.assert_allclose(y[:, row, column], x[window].mean((1, 2)), rtol=1e-12, atol=1e-12)
+        dx[window] += e[:, row, None, column, None] / ((bottom - top) * (right - left))
+    np.testing.assert_allclose(error.reference({}, {"e": e})["dx"], dx, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", [AveragePool, AveragePoolError])
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 24))])
+def test_shared_windows_agree_with_the_golden_model_in_every_bit(kind: type[Layer], seed: int) -> None:
+    case = make_case(shared_pool(kind, 100 + seed), seed=seed)
+    assert_equal_bits(case, design_of(case), Backend.MYHDL, seed)
+
+
 def test_only_factors_that_differ_take_multipliers() -> None:
     # in Inception v3 the padding counts; Keras leaves it out
     fields: dict[str, Any] = {"height": 35, "width": 35, "channels": 192, "kernel": (3, 3), "padding": (1, 1, 1, 1)}
@@ -125,5 +160,9 @@ def test_impossible_pools_are_refused() -> None:
     fields: dict[str, Any] = {"height": 4, "width": 4, "channels": 2, "kernel": (2, 2)}
     with pytest.raises(ShapeError, match=r"of padding \(1, 0, 0, 0\), \(0, 1, 0, 0\) can't count"):
         AveragePool(**fields, padding=(1, 0, 0, 0), counted=(0, 1, 0, 0))
+    with pytest.raises(ShapeError, match=r"windows of \(3, 3\) equal shares have a size of their own, no stride"):
+        AveragePool(**fields, shares=(3, 3), padding=(1, 0, 0, 0))
+    with pytest.raises(ShapeError, match=r"of \(0, 3\) windows: dimensions and shares must be positive"):
+        AveragePool(**fields, shares=(0, 3))
     with pytest.raises(ShapeError, match="a window lies wholly in the padding; make the padding smaller"):
         AveragePool(**fields, padding=(2, 0, 0, 0))

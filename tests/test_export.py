@@ -24,6 +24,7 @@ from dagtrain.training.data import Dataset
 from dagtrain.training.emulator import Emulator
 from dagtrain.training.sources import load_digits
 from hdl.layers.pointwise.relu import Relu
+from hdl.layers.pool.average_pool import AveragePool
 from hdl.layers.registry import load_layers
 from hdl.recipe import Recipe
 from importers.onnx import NormMode, handlers, import_model
@@ -217,6 +218,18 @@ def agrees(graph: Graph) -> None:
     emulator = Emulator(executor.graph, Mode.REFERENCE)
     emulator.executor = executor
     np.testing.assert_allclose(scores, emulator.judge(data)[1], atol=1e-5)
+
+
+def test_means_of_windows_of_unlike_sizes_are_written_as_products_and_import_again(tmp_path: Path) -> None:
+    net = GraphBuilder("unlike", Recipe(batch=8), seed=3)
+    x = net.adaptive_average_pool(net.conv(net.input(9, 5, 2), 3, kernel=1), 7, 3)
+    graph = net.classify(net.gemm(x, 3))
+    agrees(graph)
+    executor, _ = trained(graph)
+    written = write_model(executor.graph, executor.parameters(), executor.states, {})
+    assert [made.op_type for made in written.graph.node][:3] == ["Conv", "MatMul", "MatMul"]
+    again = import_model(save(written, tmp_path), norm=NormMode.AS_IS, recipe=Recipe(batch=8))
+    assert AveragePool.sharing(9, 5, (7, 3), channels=3) in [one.layer for one in again.nodes]
 
 
 def test_a_layer_in_parts_is_cut_and_put_together() -> None:

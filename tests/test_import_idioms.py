@@ -15,6 +15,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 from hdl.errors import ImportProblem
+from hdl.layers.pool.average_pool import AveragePool
 from importers.onnx import NormMode, import_model
 from importers.onnx.check import check_model
 from importers.onnx.handlers import HANDLERS
@@ -63,6 +64,22 @@ class LayerNorm(OpRun):
         return ((normal * scale.reshape(sizes) + shift.reshape(sizes)).astype(np.float32),)
 
 
+class AdaptiveAveragePool(OpRun):
+    """Every window by itself, along one axis after the other."""
+
+    op_domain = "dagtrain"
+
+    def _run(self, x: Array, size: list[int]) -> tuple[Array]:
+        for axis, outputs in zip((2, 3), size, strict=True):
+            pixels = x.shape[axis]
+            bounds = [(i * pixels // outputs, -(-(i + 1) * pixels // outputs)) for i in range(outputs)]
+            means = [x.take(range(*bound), axis).mean(axis, keepdims=True) for bound in bounds]
+            x = np.concatenate(means, axis)
+        return (x,)
+
+
+OPERATORS = [Silu, ChannelShuffle, LayerNorm, AdaptiveAveragePool]
+
 # ---- helpers
 
 
@@ -97,7 +114,7 @@ def becomes(proto: ModelProto, wanted: Sequence[str], tolerance: float = 1e-5) -
     sizes = made.image_shape
     x = (np.random.default_rng(72).standard_normal(sizes) * 4).astype(np.float32)
     x.reshape(-1)[:6] = (0, 1, -1, 0.5, 3, -3)[: x.size]
-    ours = ReferenceEvaluator(as_proto(made), new_ops=[Silu, ChannelShuffle, LayerNorm]).run(None, {made.image: x})[0]
+    ours = ReferenceEvaluator(as_proto(made), new_ops=OPERATORS).run(None, {made.image: x})[0]
     theirs = ReferenceEvaluator(proto).run(None, {made.image: x})[0]
     assert_close(np.asarray(ours), np.asarray(theirs), tolerance)
     return made
@@ -594,30 +611,45 @@ def masked_pooling(sizes: tuple[int, int], outputs: tuple[int, int], scaled: boo
         ((11, 6), (4, 3), ["AveragePool"]),
         ((8, 14), (3, 4), ["AveragePool", "Gather"]),
         ((5, 9), (3, 5), ["AveragePool"]),
+        # larger in the middle too, along one axis or both
+        ((9, 9), (7, 7), ["AdaptiveAveragePool"]),
+        ((9, 4), (7, 2), ["AdaptiveAveragePool"]),
+        ((10, 13), (7, 6), ["AdaptiveAveragePool"]),
+        ((3, 5), (5, 3), ["AdaptiveAveragePool"]),
     ],
 )
-def test_adaptive_pooling_by_windows_that_are_smaller_at_the_edges(
+def test_adaptive_pooling_by_windows_of_unlike_sizes(
     sizes: tuple[int, int], outputs: tuple[int, int], wanted: list[str]
 ) -> None:
     becomes(masked_pooling(sizes, outputs), wanted)
     becomes(masked_pooling(sizes, outputs, scaled=True), wanted)
 
 
-def test_adaptive_pooling_by_windows_that_are_larger_in_the_middle_is_refused() -> None:
-    _, problems = rewritten(masked_pooling((9, 9), (7, 7)))
-    assert ["breaks at node m_node (Where)" in str(problem) for problem in problems] == [True]
+def test_unlike_windows_are_one_layer_of_the_graph(tmp_path: Path) -> None:
+    proto = masked_pooling((9, 9), (7, 7))
+    proto.graph.node.extend([node("Flatten", "y", "flat"), node("Gemm", "flat weight", "scores", transB=1)])
+    weight = RNG.standard_normal((3, 2 * 7 * 7)).astype(np.float32)
+    proto.graph.initializer.append(numpy_helper.from_array(weight, "weight"))
+    proto.graph.output[0].name = "scores"
+    frames = RNG.standard_normal((2, 2, 9, 9))
+    graph = import_model(save(proto, tmp_path), norm=NormMode.NONE)
+    assert_close(forward(graph, frames), evaluate(proto, frames), 1e-5)
+    assert [one.layer for one in graph.nodes if isinstance(one.layer, AveragePool)] == [
+        AveragePool.sharing(9, 9, (7, 7), channels=2)
+    ]
 
 
-@pytest.mark.parametrize("broken", ["counts", "mask1", "p0", "zero"])
-def test_sums_that_are_no_means_of_windows_stay(broken: str) -> None:
-    proto = masked_pooling((8, 8), (3, 3))
+@pytest.mark.parametrize("size", [(8, 3), (9, 7)])
+@pytest.mark.parametrize("broken", ["counts", "mask1", "p0", "zero", "i"])
+def test_sums_that_are_no_means_of_windows_stay(broken: str, size: tuple[int, int]) -> None:
+    proto = masked_pooling(*((each, each) for each in size))
     for one in proto.graph.initializer:
         if one.name == broken:
             value = numpy_helper.to_array(one)
             other = ~value if broken == "mask1" else value + 1
             one.CopyFrom(numpy_helper.from_array(other, broken))
     made, _ = rewritten(proto)
-    assert "AveragePool" not in {item.op for item in made.nodes}
+    assert not any("AveragePool" in item.op for item in made.nodes)
 
 
 @pytest.mark.parametrize(
@@ -706,7 +738,7 @@ def test_adaptive_pooling_by_windows_of_several_sizes_is_named() -> None:
     _, problems = rewritten(model(nodes, constants, ("N", 2, 8, 8), opset=18))
     assert [str(problem) for problem in problems] == [
         "node g_node (GatherND): begins adaptive pooling spelt out, which breaks at node y_node (Where); a mean over "
-        "windows of one size but at the edges, as where the size of the result divides that of the map, must follow"
+        "windows that overlap equal shares of the map must follow"
     ]
 
 

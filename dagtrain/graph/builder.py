@@ -200,6 +200,12 @@ class GraphBuilder:
         )
         return self._add("average_pool", layer, {"x": x})
 
+    def adaptive_average_pool(self, x: str, rows: int, columns: int) -> str:
+        """The mean of all that overlaps each of so many equal shares of the map."""
+        height, width, channels = self.shapes[x]
+        layer = AveragePool.sharing(height, width, (rows, columns), channels=channels)
+        return self._add("average_pool", layer, {"x": x})
+
     def global_average_pool(self, x: str) -> str:
         """The mean of each channel; output (1, 1, channels)."""
         height, width, channels = self.shapes[x]

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+
+from hdl.engine.window.walk import SharedAxis
 
 Number = TypeVar("Number", np.int64, np.float64)
 
@@ -90,3 +92,67 @@ class Window(Kernel):
         step = max(1, CHUNK_BYTES // each)
         for start in range(0, frames, step):
             yield slice(start, min(frames, start + step))
+
+
+@dataclass(frozen=True)
+class SharedWindow(Window):
+    """Windows of unlike sizes: each is what overlaps an equal share of the map, and is filled up with zeros behind."""
+
+    # rows and columns of the output map
+    shares: tuple[int, int] = field(kw_only=True)
+
+    @classmethod
+    def over(cls, height: int, width: int, shares: tuple[int, int]) -> Self:
+        """With the kernel of the largest of them."""
+        rows, columns = SharedAxis.of(height, shares[0]), SharedAxis.of(width, shares[1])
+        return cls((rows.kernel, columns.kernel), height=height, width=width, shares=shares)
+
+    @property
+    def output(self) -> tuple[int, int]:
+        """As chosen."""
+        return self.shares
+
+    @cached_property
+    def _axes(self) -> tuple[SharedAxis, SharedAxis]:
+        (height, width), (rows, columns) = (self.height, self.width), self.shares
+        return SharedAxis.of(height, rows), SharedAxis.of(width, columns)
+
+    def lengths(self, axis: int) -> list[int]:
+        """Pixels of each row (axis 0) or column of windows."""
+        along = self._axes[axis]
+        return [along.count(along.phase(output)) for output in range(along.outputs)]
+
+    def means(self, axis: int) -> npt.NDArray[np.float64]:
+        """The means of each row (axis 0) or column of windows as a matrix: (windows, pixels)."""
+        along = self._axes[axis]
+        found = np.zeros((along.outputs, along.stored))
+        for output, length in enumerate(self.lengths(axis)):
+            start = along.position(output, 0)
+            found[output, start : start + length] = 1 / length
+        return found
+
+    @cached_property
+    def _read(self) -> npt.NDArray[np.int64]:
+        """Which pixel each tap reads, in raster order, or one behind all: (rows, columns, taps)."""
+        rows, columns = (
+            np.array([[axis.position(o, tap) if tap < axis.count(axis.phase(o)) else -1 for tap in range(axis.kernel)]
+                      for o in range(axis.outputs)])
+            for axis in self._axes
+        )  # fmt: skip
+        down, right = rows[:, None, :, None], columns[None, :, None, :]
+        at = np.where((down < 0) | (right < 0), self.height * self.width, down * self.width + right)
+        return at.reshape(*self.shares, -1)
+
+    def patches(self, maps: npt.NDArray[Number], dtype: np.dtype[Any] | None = None) -> npt.NDArray[Any]:
+        """As of `Window`."""
+        frames, _, _, channels = maps.shape
+        pixels = np.zeros((frames, self.height * self.width + 1, channels), dtype or maps.dtype)
+        pixels[:, :-1] = maps.reshape(frames, -1, channels)
+        return pixels[:, self._read]
+
+    def scatter(self, patches: npt.NDArray[Number]) -> npt.NDArray[Number]:
+        """As of `Window`."""
+        frames, channels = len(patches), patches.shape[4]
+        pixels = np.zeros((self.height * self.width + 1, frames, channels), patches.dtype)
+        np.add.at(pixels, self._read, np.moveaxis(patches, 0, 3))
+        return np.moveaxis(pixels[:-1], 0, 1).reshape(frames, self.height, self.width, channels)

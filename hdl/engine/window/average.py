@@ -52,8 +52,6 @@ class AverageShape:
     lanes: int
     # groups of channels a pixel
     groups: int
-    # taps of the kernel
-    kernel_taps: int
     ring_rows: int
     operand: Fixed
     result: Fixed
@@ -61,11 +59,13 @@ class AverageShape:
     factor: int | Factors
     # bits of the products that are cut off
     shift: int
+    # whether errors come: what is stored is the smaller map
+    transposed: bool
 
     @property
     def before(self) -> Factors | None:
         """By which elements are multiplied before they are stored."""
-        return self.factor if isinstance(self.factor, Factors) and self.walk.rows.transposed else None
+        return self.factor if isinstance(self.factor, Factors) and self.transposed else None
 
     @property
     def stored(self) -> Fixed:
@@ -77,7 +77,7 @@ class AverageShape:
     @property
     def sum_bits(self) -> int:
         """Bits of a sum of so many, however many taps are added in a cycle."""
-        return sum_bits(self.stored, self.kernel_taps)
+        return sum_bits(self.stored, self.walk.rows.kernel * self.walk.columns.kernel)
 
 
 def sum_bits(stored: Fixed, taps: int) -> int:

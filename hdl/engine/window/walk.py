@@ -16,6 +16,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import Self
 
 # levels of loops, innermost first; an iteration "ticks" the outermost loop whose inner loops are all at their ends
 TAP_COLUMN, TAP_ROW, REDUCE = range(3)
@@ -119,6 +120,38 @@ class Axis:
             least = min(least, max(0, near))
             found[output - 1] = least
         return found
+
+
+@dataclass(frozen=True)
+class SharedAxis(Axis):
+    """An axis on which output ``o`` of n reads all that overlaps its n-th of the stored map: from position ``o * stored
+    // n`` up to the one before ``(o + 1) * stored / n``, rounded up.
+
+    That is its own transpose: a position is read by the outputs that overlap it.  Windows repeat, so that positions of
+    outputs of a phase are affine."""
+
+    @classmethod
+    def of(cls, stored: int, outputs: int) -> Self:
+        """With the kernel of the largest window."""
+        kernel = max(-(-(at + 1) * stored // outputs) - at * stored // outputs for at in range(outputs))
+        return cls(stored, outputs, kernel, stride=1, before=0)
+
+    @property
+    def phases(self) -> int:
+        """Outputs until windows repeat."""
+        return self.outputs // math.gcd(self.stored, self.outputs)
+
+    def phase(self, output: int) -> int:
+        """The place among those."""
+        return output % self.phases
+
+    def count(self, phase: int) -> int:
+        """Positions of the window."""
+        return -(-(phase + 1) * self.stored // self.outputs) - phase * self.stored // self.outputs
+
+    def position(self, output: int, step: int) -> int:
+        """One after another."""
+        return output * self.stored // self.outputs + step
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,20 @@ one multiplier a lane.  Sums and products are exact, and rounded once.
 
 Of windows of one element whose padding counts, that is a map with zeros around it; negative padding cuts rows and
 columns off.
+
+With ``shares`` there is no stride: window r of n rows reads all that overlaps the r-th of n equal shares of the map,
+
+    x[floor(r * height / n)], … x[ceil((r + 1) * height / n) - 1]
+
+and columns likewise (PyTorch's AdaptiveAvgPool2d, whatever its size divides).
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -25,12 +32,15 @@ from myhdl import block
 from hdl.engine.arithmetic.mac import WIDEST_OF_PAIR, operand_bits
 from hdl.engine.arithmetic.rounding import rounding_cycles, scale_cycles
 from hdl.engine.window.average import WEIGH_CYCLES, AverageShape, Factors, average, sum_bits
+from hdl.engine.window.walk import Axis, SharedAxis
 from hdl.errors import ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer
 from hdl.layers.meaning import State, Tape
 from hdl.layers.pool.base import ERROR, WINDOW_FIELDS, PoolOfMap, WindowPool, WindowPoolError
+from hdl.layers.window import Kernel, SharedWindow, Window
 from hdl.signals import ClockReset, Instances
+from hdl.spelling import QUIET
 from hdl.stream import Stream
 from hdl.strips import Strips
 from hdl.tensor import Kind, Port, Tensor, Tile
@@ -49,12 +59,27 @@ class _AveragePool(WindowPool):
 
     # top, left, bottom, right: rows and columns of the padding that count, as zeros
     counted: tuple[int, int, int, int] = (0, 0, 0, 0)
+    # rows and columns of windows that overlap equal shares of the map; the kernel is the largest of them
+    shares: tuple[int, int] | None = field(default=None, metadata=QUIET)
 
     cuts: ClassVar[bool] = True
 
+    @classmethod
+    def sharing(cls, height: int, width: int, shares: tuple[int, int], **others: Any) -> Self:
+        """With windows that overlap equal shares."""
+        kernel = SharedWindow.over(height, width, shares).kernel
+        return cls(height=height, width=width, kernel=kernel, shares=shares, **others)
+
     def check_shape(self) -> None:
-        """What counts is padding."""
+        """What counts is padding; shares have none."""
+        if self.shares is not None and min(*self.input_shape, *self.shares) < 1:
+            raise ShapeError(f"{self.name} of {self.shares} windows: dimensions and shares must be positive")
         super().check_shape()
+        said = Kernel(self.kernel, self.stride, self.padding, self.dilation)
+        if self.shares is not None and said != Kernel(self.window.kernel):
+            raise ShapeError(
+                f"{self.name}: windows of {self.shares} equal shares have a size of their own, no stride and no padding"
+            )
         if not all(0 <= some <= max(every, 0) for some, every in zip(self.counted, self.padding, strict=True)):
             raise ShapeError(f"{self.name}: of padding {self.padding}, {self.counted} can't count")
 
@@ -63,10 +88,34 @@ class _AveragePool(WindowPool):
         """Or a tap that counts."""
         return bool(self.counts.min())
 
+    # ---- windows
+
+    @cached_property
+    def window(self) -> Window:
+        """Of shares, where they are."""
+        if self.shares is None:
+            return super().window
+        return SharedWindow.over(self.height, self.width, self.shares)
+
+    @property
+    def tap_groups(self) -> list[int]:
+        """Of shares one tap a cycle."""
+        return super().tap_groups if self.shares is None else [1]
+
+    def axes(self, taps: int) -> tuple[Axis, Axis]:
+        """Of shares, which are their own transpose."""
+        if self.shares is None:
+            return super().axes(taps)
+        sizes = zip((self.height, self.width), self.shares, strict=True)
+        rows, columns = (reversed(each) if self.transposed else each for each in sizes)
+        return SharedAxis.of(*rows), SharedAxis.of(*columns)
+
     # ---- factors
 
     def _counts(self, axis: int) -> IntArray:
         """Taps of each row (axis 0) or column of windows that count."""
+        if isinstance(self.window, SharedWindow):
+            return np.array(self.window.lengths(axis), np.int64)
         size, before = (self.height, self.width)[axis], self.padding[axis]
         at = np.arange(self.window.output[axis])[:, None] * self.stride[axis] - before
         at = at + np.arange(self.kernel[axis]) * self.dilation[axis]
@@ -132,12 +181,12 @@ class _AveragePool(WindowPool):
             walk=self.walk,
             lanes=self.engine_lanes,
             groups=self.channels // self.engine_lanes,
-            kernel_taps=self.window.taps,
             ring_rows=self.ring_rows(stored),
             operand=operand,
             result=result,
             factor=self._factor,
             shift=operand.fraction_bits + self.factor_shift - result.fraction_bits,
+            transposed=self.transposed,
         )
 
     @property
@@ -231,7 +280,7 @@ class AveragePool(_AveragePool, PoolOfMap):
     def backward(self, tape: Tape) -> None:
         """Gather the errors."""
         if tape.needs_error("x"):
-            names = ("height", "width", "channels", *WINDOW_FIELDS, "counted")
+            names = ("height", "width", "channels", *WINDOW_FIELDS, "counted", "shares")
             engine = AveragePoolError(**{name: getattr(self, name) for name in names})
             tape.give_error("x", tape.add("error", engine, {"e": tape.error("y")})["dx"])
 
@@ -245,7 +294,8 @@ class AveragePool(_AveragePool, PoolOfMap):
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
         """Windows side by side and overlapping, padding that counts, in part or not, lanes, taps in parallel."""
-        return tuple(cls(**example, engine_taps=taps, x_lanes=x, y_lanes=y) for example, taps, x, y in example_fields())
+        found = (cls(**example, engine_taps=taps, x_lanes=x, y_lanes=y) for example, taps, x, y in example_fields())
+        return (*found, *(cls.sharing(**example, x_lanes=x, y_lanes=y) for example, x, y in shared_fields()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,7 +348,7 @@ class AveragePoolError(WindowPoolError, _AveragePool):
             taps = taps if example["stride"] == (1, 1) else 1
             dx = Fixed(16, 14) if number == 1 else ERROR
             found.append(cls(**example, engine_taps=taps, e_lanes=y, dx_lanes=x, dx_fixed=dx))
-        return tuple(found)
+        return (*found, *(cls.sharing(**example, e_lanes=y, dx_lanes=x) for example, x, y in shared_fields()))
 
 
 @block
@@ -336,4 +386,12 @@ def example_fields() -> list[tuple[dict[str, Any], int, int, int]]:
         ({"height": 1, "width": 1, "channels": 1, "kernel": (1, 1), "stride": (1, 1)}, 1, 1, 1),
         ({"height": 3, "width": 2, "channels": 2, "kernel": (1, 1), "stride": (1, 1), **around}, 1, 2, 1),
         ({"height": 5, "width": 6, "channels": 2, "kernel": (1, 1), "stride": (1, 1), **cut}, 1, 1, 2),
+    ]
+
+
+def shared_fields() -> list[tuple[dict[str, Any], int, int]]:
+    """(fields, lanes of x, lanes of y) of windows that overlap equal shares: unlike sizes, more windows than pixels."""
+    return [
+        ({"height": 9, "width": 5, "channels": 2, "shares": (7, 3)}, 1, 2),
+        ({"height": 3, "width": 4, "channels": 4, "shares": (5, 4), "engine_lanes": 2}, 2, 1),
     ]

@@ -8,6 +8,7 @@ from dagtrain.graph.ir import Node
 from hdl.layers.pool.average_pool import AveragePool
 from hdl.layers.pool.global_average_pool import GlobalAveragePool
 from hdl.layers.pool.max_pool import MaxPool
+from hdl.layers.window import SharedWindow
 from importers.onnx.context import Attributes, Lowering, Value
 from importers.onnx.handlers.registry import handles, writes
 from importers.onnx.handlers.windows import read_window, rounded_up, write_window
@@ -62,6 +63,18 @@ def average_pool(node: OnnxNode, state: Lowering) -> None:
     state.give(node, state.emit(node, layer, {"x": x}))
 
 
+@handles("dagtrain.AdaptiveAveragePool")
+def adaptive_average_pool(node: OnnxNode, state: Lowering) -> None:
+    """Windows that overlap equal shares of the map, of unlike sizes."""
+    x = state.map_of(node)
+    height, width, channels = x.map
+    attributes = Attributes(node)
+    rows, columns = attributes.get("size", [])
+    attributes.finish()
+    layer = AveragePool.sharing(height, width, (rows, columns), channels=channels)
+    state.give(node, state.emit(node, layer, {"x": x}))
+
+
 @handles("ReduceMean")
 def reduce_mean(node: OnnxNode, state: Lowering) -> None:
     """Only over all of the map; axes are an input since opset 18, an attribute before."""
@@ -99,9 +112,16 @@ def write_max_pool(node: Node, state: Writing) -> None:
 
 @writes(AveragePool)
 def write_average_pool(node: Node, state: Writing) -> None:
-    """Padding that counts is a Pad of its own where other padding doesn't, and around windows of one element."""
+    """Padding that counts is a Pad of its own where other padding doesn't, and around windows of one element; means of
+    windows of unlike sizes are products with a matrix an axis."""
     layer = node.layer
     assert isinstance(layer, AveragePool)
+    if isinstance(layer.window, SharedWindow):
+        by_row, by_column = (layer.window.means(axis) for axis in range(2))
+        between, read = f"{node.name}.columns_pooled", state.tensor(node)
+        state.add(node, "MatMul", read, state.constant(node, "columns", by_column.T), outputs=[between])
+        state.add(node, "MatMul", state.constant(node, "rows", by_row), between)
+        return
     window, read = write_window(layer), state.tensor(node)
     # of single elements, of which nothing else can be around the map than zeros that count
     if layer.kernel == layer.stride == (1, 1):

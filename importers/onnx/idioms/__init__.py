@@ -6,6 +6,7 @@ domain:
     dagtrain.Silu(x)                            x * sigmoid(x)
     dagtrain.StochasticDepth(x; ratio)          whole images dropped; the others divided by 1 - ratio
     dagtrain.ChannelShuffle(x; groups)          (groups, channels / groups) transposed
+    dagtrain.AdaptiveAveragePool(x; size)       means of what overlaps each of so many equal shares of rows, columns
     dagtrain.LayerNorm(x, scale, shift; epsilon)    over axis 1, the channels of every pixel
 
 An idiom matches backwards from its last node, which is replaced; nodes before it go where nobody else reads them.

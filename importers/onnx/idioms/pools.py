@@ -6,7 +6,9 @@ GlobalMaxPool, ReduceMax over the map                               -> MaxPool
 Transpose, GatherND, Transpose, ReduceMean: adaptive pooling        -> AveragePool, Gather, if its windows are all of
                                                                        one size; or if the map is one pixel
 Transpose, GatherND, Transpose, Where, sum of Gathers, Div          -> AveragePool with padding that doesn't count,
-                                                                       Gather, if only those at the edges are smaller
+                                                                       Gather, if only those at the edges are smaller;
+                                                                       else dagtrain.AdaptiveAveragePool
+MatMul of a constant and (MatMul of a map and a constant)           -> dagtrain.AdaptiveAveragePool
 Pad before Conv, MaxPool, AveragePool                               -> their pads
 """
 
@@ -17,6 +19,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from hdl.layers.window import SharedWindow
 from importers.onnx.idioms.idiom import Idiom, Rewrite, Step, in_place
 from importers.onnx.idioms.pattern import Constant, Op, Scene, Tensor, first_match
 from importers.onnx.model import Array, OnnxNode
@@ -195,8 +198,43 @@ def _unlike(node: OnnxNode, scene: Scene) -> Rewrite | None:
     pixels = rows.sum(axis=1)[:, None] * columns.sum(axis=1)
     if counts.ndim > 2 or not np.allclose(np.broadcast_to(counts, pixels.shape), pixels, rtol=1e-6):
         return None
-    sides = zip(_sides(indices, shape), (rows, columns), strict=True)
-    return _pool(node, found["x"], [_windows(windows, size, some) for (windows, size), some in sides])
+    sides = [(*side, some) for side, some in zip(_sides(indices, shape), (rows, columns), strict=True)]
+    pool = _pool(node, found["x"], [_windows(*side) for side in sides])
+    return pool or _shared(node, found["x"], sides)
+
+
+def _shared(node: OnnxNode, x: str, sides: Sequence[tuple[Array, int, Array]]) -> Rewrite | None:
+    """Windows (number, of pixels) over a size, of whose pixels those are read that are there, of both axes, if they are
+    those that overlap equal shares of the map."""
+    for windows, size, there in sides:
+        number = np.arange(len(windows))
+        starts, ends = number * size // len(windows), -(-(number + 1) * size // len(windows))
+        pixels = starts[:, None] + np.arange(windows.shape[1])
+        read = pixels < ends[:, None]
+        if ends.max() > size or not np.array_equal(there, read) or (windows % size != pixels)[read].any():
+            return None
+        if (there.sum(axis=1) != ends - starts).any():
+            return None
+    attributes = {"size": [len(windows) for windows, _, _ in sides]}
+    return Rewrite((in_place(node, "dagtrain.AdaptiveAveragePool", x, attributes=attributes),))
+
+
+def _by_matrices(node: OnnxNode, scene: Scene) -> Rewrite | None:
+    """A matrix times (a map times another one), which give the means over equal shares of rows and columns: what we
+    write of it ourselves."""
+    rows, inner = scene.constant(node.inputs[0]), scene.producer(node.inputs[1])
+    columns = scene.constant(inner.inputs[1]) if inner is not None and inner.op == "MatMul" else None
+    shape = scene.shape(inner.inputs[0]) if inner is not None else None
+    if rows is None or inner is None or columns is None or shape is None or len(shape) != 4:
+        return None
+    if rows.ndim != 2 or columns.ndim != 2 or (rows.shape[1], columns.shape[0]) != shape[2:]:
+        return None
+    size = len(rows), columns.shape[1]
+    window = SharedWindow.over(*shape[2:], size)
+    if not all(np.allclose(given, window.means(axis), atol=1e-6) for axis, given in enumerate((rows, columns.T))):
+        return None
+    attributes = {"size": list(size)}
+    return Rewrite((in_place(node, "dagtrain.AdaptiveAveragePool", inner.inputs[0], attributes=attributes),))
 
 
 def _masked(node: OnnxNode, scene: Scene) -> tuple[str, Array, Array] | None:
@@ -315,7 +353,7 @@ def _why(_node: OnnxNode, _scene: Scene) -> str:
 TURN = Step(("Transpose",), "a Transpose")
 AVERAGE = Step(
     ("ReduceMean",),
-    "a mean over windows of one size but at the edges, as where the size of the result divides that of the map,",
+    "a mean over windows that overlap equal shares of the map",
 )
 POOLS = (
     Idiom("a pool of one pixel", ("AveragePool", "MaxPool"), _single),
@@ -323,5 +361,6 @@ POOLS = (
     Idiom("largest of the map", ("GlobalMaxPool", "ReduceMax"), _global_max),
     Idiom("adaptive pooling", ("ReduceMean",), _adaptive, ("GatherND",), (TURN, AVERAGE), _why),
     Idiom("adaptive pooling", ("Div", "Mul"), _unlike),
+    Idiom("adaptive pooling", ("MatMul",), _by_matrices),
     Idiom("padding", ("Conv", "MaxPool", "AveragePool"), _padded),
 )
