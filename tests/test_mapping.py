@@ -374,17 +374,25 @@ def test_a_memory_as_deep_as_one_block_has_no_multiplexer() -> None:
     assert alm(2049) - alm(2048) >= 40
 
 
-def test_large_tables_are_counted_apart() -> None:
-    """Yosys makes trees of multiplexers of them, at the rate that is measured here; a look-up table has 64 bits."""
-    words = [(index * index * 37 + index * 11) % 251 for index in range(256)]
+SCATTERED = tuple((index * index * 37 + index * 11) % 251 for index in range(128))
+# moves by loop and phase repeat
+REPEATED = tuple((0, 1, 5, 4 - index % 5)[index // 45 % 4] for index in range(315))
+
+
+@pytest.mark.parametrize("words", [SCATTERED, REPEATED, pytest.param(SCATTERED * 2 + REPEATED, marks=pytest.mark.slow)])
+def test_large_tables_are_counted_apart(words: tuple[int, ...]) -> None:
+    """Yosys makes trees of multiplexers of them, less of what repeats; a look-up table has 64 bits."""
 
     def make() -> Any:
-        return of_words(flag(), bits(8), bits(8), tuple(words))
+        return of_words(flag(), bits((len(words) - 1).bit_length()), bits(8), words)
 
     contents = count(make())
-    assert contents.constants == {(256, 8): 1}
-    assert fit(contents, part(FABRIC)).alm == 8 * (4 + 1)
-    assert synthesise(convert(make(), "words")).alm > 2 * fit(contents, part(FABRIC)).alm
+    width = max(words).bit_length()
+    assert contents.constants == {(len(words), width): 1}
+    columns = -(-len(words) // 64)
+    assert fit(contents, part(FABRIC)).alm == width * (columns + -(-(columns - 1) // 3))
+    rows = {row.quantity: row for row in compare(contents, synthesise(convert(make(), "words")))}
+    assert rows["alm"].error == pytest.approx(0, abs=0.33), rows["alm"]
 
 
 @block

@@ -232,5 +232,6 @@ def _less_logic(contents: Resources, share: Fraction, also_memories: bool = Fals
         three_bits=some(contents.three_bits),
         tables={inputs: some(count) for inputs, count in contents.tables.items()},
         constants={(words, some(width)): count for (words, width), count in contents.constants.items()},
+        choices=some(contents.choices),
     )
     return _remembering(less, lambda words, width: (words, some(width))) if also_memories else less

@@ -42,6 +42,8 @@ class Mapped:
     three_bits: int
     # (words, bits) -> constants of more words than a look-up table has
     constants: Mapping[tuple[int, int], int]
+    # multiplexers that find a bit of those by the bits of the place, equal ones and inverses once
+    choices: int
     # bits of registers that something takes that is neither table nor flip-flop
     bare: Mapping[Node, int]
     # other bits of registers that two flip-flops take, or one and a table
@@ -65,6 +67,8 @@ class Mapper:
         # of products wider than a multiplier
         self._product_bits = 0
         self._constants: Counter[tuple[int, int]] = Counter()
+        # places in large tables -> multiplexers that choose by them: (words, bits of what they choose among)
+        self._choices: defaultdict[tuple[Run, ...], set[tuple[int, int]]] = defaultdict(set)
         # what is read from large tables: by table and place
         self._looked_up: dict[tuple[tuple[int, ...], tuple[Run, ...]], Word] = {}
         # flip-flops of registers that none starts with 1
@@ -102,6 +106,7 @@ class Mapper:
             carry + self._product_bits,
             three,
             dict(sorted(self._constants.items())),
+            sum(map(len, self._choices.values())),
             bare,
             shared,
             self._still,
@@ -544,6 +549,11 @@ class Mapper:
                 self.gates.leaf(1) if varies else constant_run(node.table[0] >> column & 1, 1)
                 for column, varies in enumerate(varying)
             ]
+            words = 1 << (len(node.table) - 1).bit_length()
+            entries = (*node.table, *[node.table[-1]] * (words - len(node.table)))
+            for column in range(empty.width):
+                ones = sum((entry >> column & 1) << place for place, entry in enumerate(entries))
+                _choose(ones, words, self._choices[tuple(bits)])
             self._looked_up[key] = Word(joined(runs), empty.signed)
         return self._looked_up[key]
 
@@ -570,6 +580,20 @@ class Mapper:
         inner = store.inputs[0] if store.op is Op.EXTEND else store
         leaf = self.gates.leaf(max(1, inner.amount))
         return Word((leaf,), store.op is Op.EXTEND)
+
+
+def _choose(ones: int, words: int, found: set[tuple[int, int]]) -> None:
+    """Add the multiplexers of a tree that chooses among so many bits, halves by the highest bit of the place."""
+    if ones & 1:
+        ones ^= (1 << words) - 1
+    if not ones or (words, ones) in found:
+        return
+    half = words // 2
+    low, high = ones & ((1 << half) - 1), ones >> half
+    if low != high:
+        found.add((words, ones))
+        _choose(high, half, found)
+    _choose(low, half, found)
 
 
 def _support(ones: int, count: int) -> list[int]:

@@ -72,6 +72,8 @@ class Resources:
     bare_bits: Mapping[tuple[int, int], int] = field(default_factory=dict)
     # (words, bits) of a memory -> other bits read from it that two flip-flops take, or one and a table
     shared_bits: Mapping[tuple[int, int], int] = field(default_factory=dict, metadata=QUIET)
+    # multiplexers of trees that find bits of the tables of constants, equal ones and inverses once
+    choices: int = field(default=0, metadata=QUIET)
 
     __repr__ = spelt
 
@@ -90,6 +92,7 @@ class Resources:
             _sum(self.constants, other.constants),
             _sum(self.bare_bits, other.bare_bits),
             _sum(self.shared_bits, other.shared_bits),
+            self.choices + other.choices,
         )
 
     @property
@@ -350,6 +353,7 @@ class _Counter(Visitor):
             mapped.constants,
             bare,
             shared,
+            mapped.choices,
         )
 
     def _read_only(self, live: Liveness) -> dict[int, Any]:

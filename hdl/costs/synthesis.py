@@ -39,9 +39,6 @@ from hdl.parts.part import Part
 FABRIC = "10AX115"
 # words of one MISTRAL_MLAB cell, which is one bit wide
 MLAB_CELL_WORDS = 32
-# ALMs that Yosys takes for a bit of a table of more than 64 words (`tests/test_resources.py` measures three): it makes
-# trees of multiplexers of them
-ALMS_A_TABLE_BIT = 0.065
 # words and bits a block memory can have
 M20K_SHAPES = (
     *((16384, 1), (8192, 2), (4096, 4), (4096, 5), (2048, 8)),
@@ -133,9 +130,8 @@ def expected_contents(resources: Resources) -> Resources:
         number * (math.prod(factors(width) for width in widths) - 1) * sum(widths)
         for widths, number in resources.constant_multipliers.items()
     )
-    bits = sum(number * words * width for (words, width), number in resources.constants.items())
     tables = Counter(resources.tables)
-    tables[5] += round(2 * ALMS_A_TABLE_BIT * bits)
+    tables[3] += resources.choices
     tables[5] += round(TABLES_A_THREE_BIT * resources.three_bits)
     target = part(FABRIC)
     for (depth, width), number in (*resources.bare_bits.items(), *resources.shared_bits.items()):
@@ -151,6 +147,7 @@ def expected_contents(resources: Resources) -> Resources:
         carry_bits=resources.carry_bits + parts,
         three_bits=0,
         constants={},
+        choices=0,
         tables=tables,
     )
 
