@@ -162,6 +162,7 @@ def test_where_circuits_are_large_a_plan_of_small_ones_comes_first_and_changes_n
     without, plan = [*events], (case.out / "place" / "plan.json").read_bytes()
     events.clear()
     monkeypatch.setattr(ladder, "MANY_MULTIPLIERS", 0)
+    monkeypatch.setattr(ladder, "MANY_A_NODE", 0)
     assert case.step("place", *OPTIONS, "--time-limit", "100000").code == 0
     first, slow = events[0], without[0]
     assert isinstance(first, int)
@@ -169,10 +170,12 @@ def test_where_circuits_are_large_a_plan_of_small_ones_comes_first_and_changes_n
     assert first > 10 * slow
     assert "plan" in events[: events.index(slow)], "it is on disk before any other level is elaborated"
     assert (case.out / "place" / "plan.json").read_bytes() == plan
-    # a least rate that it can't have is no reason to look there
-    events.clear()
-    assert case.step("place", *OPTIONS, "--least-fps", "2000").code == 0
-    assert events[0] == slow
+    # a least rate that it can't have is no reason to look there, nor are circuits that are many rather than large
+    for a_node, *options in ((0, "--least-fps", "2000"), (10**6, "--seed", "2")):
+        events.clear()
+        monkeypatch.setattr(ladder, "MANY_A_NODE", a_node)
+        assert case.step("place", *OPTIONS, *options).code == 0
+        assert events[0] == slow
 
 
 def test_a_placement_that_does_not_hold_is_made_to_before_faster_levels_are_elaborated(
@@ -190,6 +193,7 @@ def test_a_placement_that_does_not_hold_is_made_to_before_faster_levels_are_elab
         return None if events[-1] == "crowded" else holding(realiser, plan, found)
 
     monkeypatch.setattr(ladder, "MANY_MULTIPLIERS", 0)
+    monkeypatch.setattr(ladder, "MANY_A_NODE", 0)
     monkeypatch.setattr(realise, "KEPT_RATIO", 1e9)
     monkeypatch.setattr(Realiser, "holding", crowded)
     assert case.step("place", *OPTIONS, "--time-limit", "100000").code == 0

@@ -36,8 +36,9 @@ from placement.search.search import SearchOptions
 # the level first priced is so much slower than what the multipliers allow: most networks have a plan there
 SLOW_RATIO = 2.5
 # where that takes more multipliers than this, whose circuits take minutes to elaborate, a plan is made first of small
-# circuits, so much slower than multipliers allow
-MANY_MULTIPLIERS, SMALL_RATIO = 5_000, 30
+# circuits, so much slower than multipliers allow; but not of circuits that are many rather than large, with fewer
+# multipliers a node: small ones would take as long again
+MANY_MULTIPLIERS, MANY_A_NODE, SMALL_RATIO = 5_000, 20, 30
 # how often the first level may grow when it has no plan
 LADDER_GROWTHS = 5
 # levels priced between the fastest that may fit and the slow one: as many as make so many nodes, within limits
@@ -141,8 +142,9 @@ class Ladder:
             return small
 
     def _takes_long(self, cycles: int) -> bool:
+        graph = self.searcher.problem.graph
         with suppress(FoldingError):
-            return multipliers(self.searcher.problem.graph, cycles) > MANY_MULTIPLIERS
+            return multipliers(graph, cycles) > max(MANY_MULTIPLIERS, MANY_A_NODE * len(graph.nodes))
         return False
 
     def _of_small_circuits(self, least: int) -> Found | None:
