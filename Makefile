@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 OUT ?= build
 # small matrices: idle BLAS threads that spin cost more than they bring
 export OPENBLAS_NUM_THREADS ?= 1
+# what pip leaves uncompiled is compiled once and kept, not by every process anew, which takes it 5 CPU seconds
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo demo-mnist test suite test-slow test-torch check docs setup clean
 

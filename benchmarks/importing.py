@@ -11,7 +11,8 @@ two written in the style of Keras' and scikit-learn's exporters.  What a column 
 * imports: the file at the published size and the one for small images become graphs.
 * trains: calibration, then eight batches of the emulator at the small size (two of networks with more than 2**24
   weights), all of the same four frames with random labels; their loss, evaluated without dropout, is lower than before.
-  The learning rate is 0.001, or 0.0002 where the loss does not fall so (VGG's, in float as well).  Weights are drawn
+  The learning rate is 0.001, or 0.0002 where the loss does not fall so (VGG's, in float as well); where neither
+  does, the reason tells what float64 does.  Weights are drawn
   (fill.py) and then scaled, engine by engine, so that every convolution and matrix product has results of unit
   variance, as those of a trained network have (LSUV: Mishkin and Matas, "All you need is a good init", ICLR 2016).
 * plans: `dagtrain place` finds a plan at the published size on a large cluster within a time limit; the first will do.
@@ -204,22 +205,29 @@ def trains(row: Row, folder: Path) -> dict[str, Any]:
     tried = []
     for rate in RATES:
         graph, feeds = training_graph(row, folder, rate)
-        executor = Executor(graph)
-        losses = [loss(executor.evaluate(feeds))]
         batches = FEW_BATCHES if sum(weights.size for weights in graph.parameters.values()) > LARGE else BATCHES
-        for _ in range(batches):
-            executor.step(feeds)
-        losses.append(loss(executor.evaluate(feeds)))
+        losses = losses_of(Executor(graph), feeds, batches)
         if losses[1] < losses[0]:
             return {"losses": losses, "learning_rate": rate}
-        tried.append(f"{losses[0]:.3f}, then {losses[1]:.3f} at a learning rate of {rate}")
+        with np.errstate(all="ignore"):
+            floats = losses_of(Executor(graph, Mode.REFERENCE), feeds, batches)
+        tried.append(f"{losses[0]:.3g}, then {losses[1]:.3g} at a learning rate of {rate} (in float64 {floats[1]:.3g})")
     raise DagtrainError(f"the loss does not fall in {batches} batches: {'; '.join(tried)}")
 
 
-def loss(results: Mapping[str, Any]) -> float:
+def losses_of(executor: Executor, feeds: Mapping[str, Any], batches: int) -> tuple[float, float]:
+    """Mean loss of a batch before and after training on it, codes or not."""
+    before = executor.evaluate(feeds)
+    for _ in range(batches):
+        executor.step(feeds)
+    return loss(before, executor.mode), loss(executor.evaluate(feeds), executor.mode)
+
+
+def loss(results: Mapping[str, Any], mode: Mode) -> float:
     """Mean of the records that the loss layer leaves."""
     (records,) = results.values()
-    return float(METRICS.decode(records.reshape(-1, 2)[:, 0]).mean())
+    losses = records.reshape(-1, 2)[:, 0]
+    return float((METRICS.decode(losses) if mode is Mode.GOLDEN else losses).mean())
 
 
 def plans(row: Row, folder: Path, seconds: float) -> dict[str, Any]:
