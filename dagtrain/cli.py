@@ -139,6 +139,15 @@ Freeze = Annotated[
         "are: no gradient, no update, less hardware; may be given several times.",
     ),
 ]
+Copies = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--copy",
+        help="layer=copies, as 'conv2=2' or 'layer1*=3': so many copies of the layers of such a name or pattern, each "
+        "of which gets some of a batch's frames, with the same bits as one; '*=2' is all but losses and what is the "
+        "host's; may be given several times.",
+    ),
+]
 Check = Annotated[
     bool,
     typer.Option(
@@ -457,11 +466,12 @@ def _import_options(
     bits: Bits = None,
     count_saturations: Counted = None,
     freeze: Freeze = None,
+    copy: Copies = None,
 ) -> ImportOptions:
     """Read an ONNX model and derive its training graph: forward, error, gradient, update, number formats."""
     return ImportOptions(
         model, norm=norm, recipe=recipe, aux=aux, data=data, splits=tuple(split or ()), bits=tuple(bits or ()),
-        counted=tuple(count_saturations or ()), freeze=tuple(freeze or ()),
+        counted=tuple(count_saturations or ()), freeze=tuple(freeze or ()), copies=tuple(copy or ()),
     )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Self
 
@@ -35,6 +35,35 @@ class Loss(StrEnum):
     CROSS_ENTROPY = "cross-entropy"
     # of the scores, against 1 for the label's class and 0 for all others
     MEAN_SQUARED_ERROR = "mean-squared-error"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dealt:
+    """Which frames of a training one of several copies of a layer gets: every so many of each batch.
+
+    Frames are dealt anew in every batch, so that a copy gets equally many of each, whether or not the copies divide a
+    batch: its engines are those of a smaller batch."""
+
+    copy: int
+    copies: int
+    # of the training
+    batch: int
+    staleness: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.copy < self.copies <= self.batch:
+            raise ValueError(
+                f"copy {self.copy} of {self.copies} in batches of {self.batch}: each copy needs a frame of every batch"
+            )
+
+    def share(self, frames: int) -> int:
+        """How many of the first frames of a batch are the copy's."""
+        return -(-(frames - self.copy) // self.copies) if frames > self.copy else 0
+
+    def frame(self, index: int) -> int:
+        """Which frame of the training is the copy's frame ``index``."""
+        batch, place = divmod(index, self.share(self.batch))
+        return batch * self.batch + place * self.copies + self.copy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +111,8 @@ class Recipe:
     label_smoothing: float = field(default=0.0, metadata=QUIET)
     # weight of the loss of every auxiliary head; 0: they are dropped
     auxiliary: float = field(default=0.0, metadata=QUIET)
+    # of a copy of a layer, whose batch and staleness are its share of the training's; nothing that users set
+    dealt: Dealt | None = field(default=None, metadata=QUIET)
 
     def __post_init__(self) -> None:
         problems = []
@@ -121,6 +152,17 @@ class Recipe:
     def version(self, frame: int) -> int:
         """The number of updates behind the weights with which ``frame`` is computed."""
         return max(0, (frame - self.staleness) // self.batch)
+
+    def of_copy(self, copy: int, copies: int) -> Self:
+        """The recipe of a copy of a layer: the same version for each of its frames as in one layer that gets all.
+
+        Raises `ValueError` where some copy would have no frame in a batch."""
+        dealt = Dealt(copy=copy, copies=copies, batch=self.batch, staleness=self.staleness)
+        return replace(self, batch=dealt.share(self.batch), staleness=dealt.share(self.staleness), dealt=dealt)
+
+    def frame(self, index: int) -> int:
+        """Which frame of the training is frame ``index`` of a layer with this recipe."""
+        return self.dealt.frame(index) if self.dealt else index
 
     @property
     def loaded(self) -> bool:
@@ -189,6 +231,10 @@ class Recipe:
         if max(self.warm_up, self.period) >= 1 << 31:
             problems.append("warm_up and period must be less than 2**31 batches")
         return problems
+
+
+# what users set
+SETTINGS = tuple(name for name in Recipe.__dataclass_fields__ if name != "dealt")
 
 
 class LoadedRecipe(Recipe):

@@ -101,6 +101,12 @@ def frames_a_batch(layer: Layer) -> int:
     return recipe.batch if recipe else FRAMES
 
 
+def deals(layer: Layer) -> bool:
+    """Whether some of its ports pass only some of the frames."""
+    frames = frames_a_batch(layer)
+    return any(layer.frames_at(port.name, frames) < frames for port in (*layer.sinks, *layer.sources))
+
+
 def reads_frames(layer: Layer) -> bool:
     """Whether weights at the layer's sinks serve frames, so that version 0 is an image."""
     return any(not port.tensor.kind.per_batch for port in layer.sinks)
@@ -140,7 +146,8 @@ def make_case(layer: Layer, batches: int = BATCHES, seed: int = 1) -> Case:
             elif port.name in per_batch:
                 inputs[port.name] = layer.sample(port.name, rng, 1)[0]
             else:
-                inputs[port.name] = layer.sample(port.name, rng, frames_a_batch(layer))
+                frames = layer.frames_at(port.name, frames_a_batch(layer))
+                inputs[port.name] = layer.sample(port.name, rng, frames)
         for ring in layer.rings:
             rings[ring.back.name] += layer.images(state)[ring.name]
         for name, tensor in (inputs | layer.golden(state, inputs)).items():

@@ -28,7 +28,9 @@ STORE = Path(__file__).with_name("netlists.json")
 COMMAND = "python -m tests.netlists"
 # kinds of layers drawn with this seed, and those that are looked at whatever it is; of each an example, each drawn by
 # itself: a kind more leaves the others' as they are
-SEED, KINDS, ALWAYS = 1, 15, ("HardSigmoid", "Sigmoid", "ChannelAffine", "GradientSum", "SaturationCounter")
+SEED, KINDS, ALWAYS = 1, 15, (
+    "HardSigmoid", "Sigmoid", "ChannelAffine", "Collect", "Deal", "GradientSum", "SaturationCounter",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

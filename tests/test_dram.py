@@ -15,7 +15,7 @@ from hdl.convert.netlist import Direction
 from hdl.convert.tools import check_yosys, compile_icarus, lint_verilog
 from hdl.convert.verilog import convert
 from hdl.dram.axi import Axi, AxiFormat, AxiMerge, axi_merge
-from hdl.dram.deal import Collect, Deal, collect, deal, elements_a_turn
+from hdl.dram.deal import Collect, Deal, elements_a_turn
 from hdl.dram.store import DramConstant, DramFifo, DramReplay, DramUnit, dram_constant, dram_store
 from hdl.errors import DeadlockError
 from hdl.recipe import Recipe
@@ -23,6 +23,7 @@ from hdl.signals import ClockReset
 from hdl.simulate import Backend, Design, StreamPort, run_streams
 from hdl.simulate.models.dram import dram_model
 from hdl.stream import Stream
+from hdl.streams import collect, deal
 from hdl.streams.fifo import queue
 from hdl.streams.fork_join import side_by_side
 from hdl.unit import Unit

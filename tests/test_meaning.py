@@ -55,7 +55,8 @@ def distances(layer: Layer, seed: int) -> tuple[dict[str, float], dict[str, floa
             elif port.tensor.kind.per_batch:
                 inputs[port.name] = moderate(port, layer.sample(port.name, rng, 1)[0])
             else:
-                inputs[port.name] = moderate(port, layer.sample(port.name, rng, frames_a_batch(layer)))
+                frames = layer.frames_at(port.name, frames_a_batch(layer))
+                inputs[port.name] = moderate(port, layer.sample(port.name, rng, frames))
         values = {name: layer.port(name).tensor.fixed.decode(codes) for name, codes in inputs.items()}
         made, wanted = layer.golden(exact, inputs), layer.reference(reference, values)
         for name, codes in made.items():

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from dagtrain import cli
 from dagtrain.training.spec import DataSpec
-from hdl.recipe import Recipe
+from hdl.recipe import SETTINGS, Recipe
 from placement.problem.cluster import BoardTable, ClusterTable, DeviceTable, UtilisationTable
 from tests.import_support import ROOT
 
@@ -69,7 +69,7 @@ def told(value: Any) -> str:
 
 def test_the_recipe_page_has_every_key_with_its_default() -> None:
     page = {row[0]: row[2] for row in rows((DOCS / "recipe.md").read_text())}
-    assert page == {f"`{field.name}`": told(field.default) for field in fields(Recipe)}
+    assert page == {f"`{field.name}`": told(field.default) for field in fields(Recipe) if field.name in SETTINGS}
 
 
 @pytest.mark.parametrize(

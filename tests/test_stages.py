@@ -347,6 +347,8 @@ def test_roles_and_layers_of_a_streaming_graph() -> None:
         Role.RELAY: {"relu1": ["relu1.y.fork.y1.relay"], "relu2": ["relu2.error.dx.fork.y2.relay"]},
         # of chosen numbers alone (tests/test_chosen_numbers.py)
         Role.COUNTER: {},
+        # of copies (tests/test_copies.py)
+        Role.DEAL: {},
         Role.NARROW: {},
         # tests/test_recompute.py
         Role.RECOMPUTE: {},

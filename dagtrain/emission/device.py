@@ -19,6 +19,7 @@ from hdl.convert.netlist import Direction, Identifier, Module
 from hdl.engine.weights.access import chain_entry
 from hdl.engine.weights.records import CHAIN_BITS, WORD_BITS
 from hdl.layers.base import Layer
+from hdl.layers.capabilities import recipe_of
 from hdl.layers.storage import DUMP, LOAD, Ring
 from hdl.layers.wiring.fork import Fork
 from hdl.link.format import LinkFormat
@@ -428,11 +429,12 @@ def _add_stored_channel(
     edge = node.inputs[sink.name]
     bits = lanes * sink.tensor.fixed.width
     nets = _between_queues(assembly, memory, edge, (net, bits), (consumed_net(edge), sink.payload_bits))
+    recipe = recipe_of(node.layer, graph.recipe)
     if sink.name in node.layer.replayed:
         version0 = first_images(graph, node)[sink.name]
-        memory.add_weights(node.name, edge, lanes, sink, graph.recipe, version0, nets)
+        memory.add_weights(node.name, edge, lanes, sink, recipe, version0, nets)
     elif sink.name in node.layer.parked:
-        memory.add_parked(edge, lanes, sink, node.layer.parked[sink.name], graph.recipe.batch, nets)
+        memory.add_parked(edge, lanes, sink, node.layer.parked[sink.name], recipe.batch, nets)
     else:
         memory.add_fifo(edge, lanes, sink, depth_beats, nets)
 

@@ -21,6 +21,7 @@ def run(options: ImportOptions) -> StepResult:
         "--bits": options.bits,
         "--count-saturations": options.counted,
         "--freeze": options.freeze,
+        "--copy": options.copies,
     }
     given = ", ".join(name for name, value in unread.items() if value)
     if given:

@@ -22,6 +22,8 @@ class ImportOptions:
     splits: tuple[str, ...] = ()
     # patterns of names of layers
     freeze: tuple[str, ...] = ()
+    # "pattern=copies"; see `dagtrain.passes.replicate`
+    copies: tuple[str, ...] = ()
     # see `dagtrain.passes.widths`
     bits: tuple[str, ...] = ()
     # patterns of edges; see `dagtrain.passes.count_saturations`

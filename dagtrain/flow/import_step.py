@@ -27,13 +27,14 @@ from dagtrain.passes.calibrate import CalibrationOptions, calibrate
 from dagtrain.passes.count_saturations import count_saturations
 from dagtrain.passes.freeze_layers import freeze_layers
 from dagtrain.passes.insert_forks import insert_forks
+from dagtrain.passes.replicate import parse_copies, replicate
 from dagtrain.passes.split_layers import Parts, split_layers
 from dagtrain.passes.widths import Widths
 from dagtrain.progress import Progress
 from dagtrain.training.feeds import check_dataset, feeds_of, synthetic_feeds
 from dagtrain.training.spec import choose_data
 from hdl.errors import DagtrainError, Problem
-from hdl.recipe import Recipe
+from hdl.recipe import SETTINGS, Recipe
 from importers.onnx import Imported, NormChoice, NormMode, external_files, import_model, import_with_notes
 from importers.onnx.norm import Fate
 
@@ -78,6 +79,7 @@ def run(workspace: Workspace, options: ImportOptions, progress: Progress) -> Ste
     recipe = chosen_recipe(options)
     norm = parse_norm(options.norm)
     splits = parse_splits(options.splits)
+    copies = parse_copies(options.copies)
     numbers = Numbers(Widths.parse(options.bits), options.counted)
     depends = {
         "model": model_digest(options.model),
@@ -90,8 +92,12 @@ def run(workspace: Workspace, options: ImportOptions, progress: Progress) -> Ste
         "splits": parts_to_json(splits),
         **numbers.record,
         "freeze": list(options.freeze),
+        "copies": copies,
     }
-    work = partial(_work, options=options, recipe=recipe, norm=norm, splits=splits, numbers=numbers, progress=progress)
+    work = partial(
+        _work, options=options, recipe=recipe, norm=norm, splits=splits, copies=copies, numbers=numbers,
+        progress=progress,
+    )  # fmt: skip
     done = workspace.run("import", depends, work)
     folder = workspace.folder("import")
     meta = read_json(folder / "import.json", f"dagtrain import {options.model}", ImportRecord)
@@ -130,7 +136,7 @@ def load_recipe(path: Path | None) -> Recipe:
         raise RecipeError(f"{path} is not TOML: values are nested too deep", "remove the brackets") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RecipeError(f"{path} is not TOML: {error}") from error
-    known = set(Recipe.__dataclass_fields__)
+    known = set(SETTINGS)
     every = f"known are {', '.join(sorted(known))}"
     problems = [Problem(f"unknown key {key}", every) for key in table if key not in known]
     try:
@@ -231,6 +237,7 @@ def _work(
     recipe: Recipe,
     norm: NormMode,
     splits: Mapping[str, Parts],
+    copies: Mapping[str, int],
     numbers: Numbers,
     progress: Progress,
 ) -> None:
@@ -240,7 +247,7 @@ def _work(
     progress.advance(note=f"{len(forward.nodes)} layers")
     training = differentiate(forward)
     progress.advance(note="training graph")
-    graph = _with_formats(training, options.data, numbers)
+    graph = _with_formats(training, options.data, numbers, copies)
     progress.advance(note="number formats")
     save_graph(graph, folder / "graph.json")
     summary = summarise(graph)
@@ -251,6 +258,7 @@ def _work(
         "source": _source(options.model, options.data),
         "splits": parts_to_json(splits),
         "freeze": list(options.freeze),
+        "copies": dict(copies),
         "frozen": summary.frozen,
         "name": graph.name,
         "norm": norm.value,
@@ -308,16 +316,16 @@ def import_again(workspace: Workspace, splits: Mapping[str, Parts]) -> Graph:
     recipe = load_training_graph(workspace).recipe
     whole = freeze_layers(import_model(model, norm=NormMode(meta["norm"]), recipe=recipe), meta["freeze"])
     forward = split_layers(whole, splits)
-    return _with_formats(differentiate(forward), meta["data"], Numbers.of_record(meta))
+    return _with_formats(differentiate(forward), meta["data"], Numbers.of_record(meta), meta["copies"])
 
 
-def _with_formats(training: Graph, data: str | None, numbers: Numbers) -> Graph:
-    """The streaming graph with the number formats that data, or synthetic frames, ask for."""
+def _with_formats(training: Graph, data: str | None, numbers: Numbers, copies: Mapping[str, int]) -> Graph:
+    """The streaming graph with the number formats that data, or synthetic frames, ask for, and copies of layers."""
     check_size(training, SYNTHETIC_FRAMES if data is None else training.recipe.batch)
     frames = _frames(training, data, training.recipe)
     mode = Mode.SINGLE if data is None else Mode.REFERENCE
     calibrated = calibrate(training, frames, CalibrationOptions(width=numbers.widths, mode=mode))
-    return insert_forks(count_saturations(calibrated, numbers.counted))
+    return insert_forks(count_saturations(replicate(calibrated, copies), numbers.counted))
 
 
 def _frames(graph: Graph, source: str | None, recipe: Recipe) -> Iterator[Mapping[str, npt.ArrayLike]]:

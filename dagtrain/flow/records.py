@@ -42,6 +42,8 @@ class ImportRecord(Versioned):
     splits: dict[str, str]
     # patterns of names of layers
     freeze: list[str]
+    # pattern of names of layers -> copies
+    copies: dict[str, Count]
     # weights that stay as they are
     frozen: Count
     name: str

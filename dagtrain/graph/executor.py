@@ -64,6 +64,12 @@ class _Action:
         return not self.node.layer.sinks
 
     @cached_property
+    def frame_sinks(self) -> tuple[str, ...]:
+        """Sinks that take a tensor with every frame."""
+        layer = self.node.layer
+        return tuple(sink for sink, _ in self.inputs if not layer.port(sink).tensor.kind.per_batch)
+
+    @cached_property
     def is_output(self) -> bool:
         """Whether the host reads it."""
         return not self.node.layer.sources
@@ -161,7 +167,11 @@ class Executor:
             else:
                 inputs = {sink: edges[edge] for sink, edge in action.inputs}
                 inputs.update((sink, self.weights[slot]) for sink, slot in action.weights)
-                made = self._call(*layer.evaluating(self.states[name], frames), inputs)
+                if any(len(inputs[sink]) for sink in action.frame_sinks):
+                    made = self._call(*layer.evaluating(self.states[name], frames), inputs)
+                else:
+                    # a copy, of fewer frames than there are copies
+                    made = self._nothing(layer)
                 for source, edge in action.outputs:
                     edges[edge] = made[source]
                     if observe is not None:
@@ -191,6 +201,10 @@ class Executor:
                 port = action.node.layer.port(sink)
                 values[action.node.parameters[sink]] = self._decode(port, self.weights[slot])
         return values
+
+    def _nothing(self, layer: Layer) -> Mapping[str, Array]:
+        """What a layer makes of no frames."""
+        return {port.name: np.empty((0, *port.tensor.shape), self.mode.dtype) for port in layer.sources}
 
     def _call(self, layer: Meaning, state: State, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
         call: Any = layer.golden if self.mode is Mode.GOLDEN else layer.reference

@@ -54,8 +54,10 @@ class Role(Enum):
     HOST = "host"
     # takes errors on towards the input, and may make gradients beside
     ERROR = "error"
-    # sums errors of several consumers of one edge
+    # sums errors of several consumers of one edge, or gradients of several copies of a layer
     SUM = "sum"
+    # deals frames out to copies of a layer, or collects them
+    DEAL = "deal"
     # makes gradients of weights
     GRADIENT = "gradient"
     # makes new weights of gradients

@@ -8,7 +8,7 @@ from dagtrain.graph.ir import Graph, Node, Role, Stage
 from dagtrain.passes.apply import graph_pass
 from hdl.errors import DagtrainError, Problem
 from hdl.layers.base import Layer
-from hdl.layers.capabilities import Counting, with_loaded_state
+from hdl.layers.capabilities import Batched, Counting, with_loaded_state
 
 
 @graph_pass(Stage.FOLDED, Stage.FOLDED)
@@ -33,6 +33,8 @@ def access_state(graph: Graph) -> Graph:
 
 def _kept_back(layer: Layer) -> str:
     """Why a layer's state can't be loaded; "" if it can, or if there is none."""
+    if isinstance(layer, Batched) and layer.recipe.dealt:
+        return "is one of several copies, whose count of frames and versions is not loaded yet; import without --copy"
     if layer.replayed:
         return "its weights lie in DRAM, and their first version stands in the memory's image"
     keeps = any(memory.is_state for memory in layer.memories()) and not layer.held_parameters

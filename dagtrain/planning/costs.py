@@ -29,7 +29,7 @@ from hdl.dram.axi import AxiFormat, AxiMerge
 from hdl.dram.widen import AxiWiden
 from hdl.errors import FoldingError
 from hdl.layers.base import Layer
-from hdl.layers.capabilities import multiplies, on_multipliers
+from hdl.layers.capabilities import multiplies, on_multipliers, recipe_of
 from hdl.layers.storage import Home
 from hdl.parts.part import Part
 from hdl.tensor import Port, Tile
@@ -216,10 +216,10 @@ class LevelCosts:
                     if parts > 1:
                         pieces += _pieces(Use.DRAM, port.name, self._units(deal_units(lanes, port, parts)))
                 elif port.name in layer.parked:
-                    batch = self.graph.recipe.batch
+                    batch = recipe_of(layer, self.graph.recipe).batch
                     units.append((port.name, dram.parked(lanes, port, layer.parked[port.name], batch)))
                 else:
-                    units.append((port.name, dram.replay(lanes, port, self.graph.recipe)))
+                    units.append((port.name, dram.replay(lanes, port, recipe_of(layer, self.graph.recipe))))
         for ring in layer.rings:
             pieces += _pieces(Use.DRAM, ring.name, self._queues(ring.out.payload_bits, ring.back.payload_bits))
             units.append((ring.name, dram.ring(ring)))

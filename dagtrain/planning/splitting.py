@@ -16,6 +16,7 @@ from dagtrain.planning.planner import Planner
 from dagtrain.planning.results import Planned, Searched, Start
 from hdl.errors import DagtrainError, InfeasibleError, OutOfTimeError, TooLargeError
 from hdl.layers.base import Layer
+from hdl.layers.capabilities import is_further_copy
 from placement.problem.deadline import Deadline
 from placement.problem.instance import RESOURCES
 
@@ -132,7 +133,9 @@ class Splitter:
         """Twice the parts of those of these layers of the model that can have more."""
         found: dict[str, Parts] = {}
         for whole in sorted(set(wholes) - set(self.untouched)):
-            engines = [node.layer for node in graph.nodes if node.is_layer and node.whole == whole]
+            layers = [node.layer for node in graph.nodes if node.is_layer and node.whole == whole]
+            # of copies the first is split as all are
+            engines = [layer for layer in layers if not is_further_copy(layer)]
             more = _twice(engines, parts.get(whole))
             if more is not None:
                 found[whole] = more

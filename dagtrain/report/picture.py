@@ -57,7 +57,7 @@ STYLE = (
 )
 COLUMNS = ("forward", "error", "gradient", "update")
 # drawn as a dot
-COPIES = (Role.FORK, Role.RELAY)
+COPIES = (Role.FORK, Role.RELAY, Role.DEAL)
 
 
 @dataclass(frozen=True)

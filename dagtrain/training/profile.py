@@ -24,7 +24,7 @@ from hdl.layers.wiring.saturation_counter import at_an_end
 from hdl.tensor import Kind
 
 # nodes whose results are those of others
-COPIES = (Role.FORK, Role.RELAY, Role.COUNTER)
+COPIES = (Role.FORK, Role.RELAY, Role.DEAL, Role.COUNTER)
 # magnitudes below 2**-64 and above 2**64 are counted there
 FURTHEST = 64
 

@@ -205,6 +205,23 @@ def is_engine(layer: Layer) -> bool:
     return isinstance(layer, Tiled) and bool(layer.macs and layer.multipliers)
 
 
+def of_copy(layer: Layer, copy: int, copies: int) -> Layer:
+    """The layer with its recipe of one of several copies, if it knows batches."""
+    if not isinstance(layer, Batched):
+        return layer
+    return _changed(layer, recipe=layer.recipe.of_copy(copy, copies))
+
+
+def is_further_copy(layer: Layer) -> bool:
+    """Whether it is one of several copies, and not the first."""
+    return isinstance(layer, Batched) and layer.recipe.dealt is not None and layer.recipe.dealt.copy > 0
+
+
+def recipe_of(layer: Layer, recipe: Recipe) -> Recipe:
+    """That of the layer, or the training's where it has none."""
+    return layer.recipe if isinstance(layer, Batched) else recipe
+
+
 def with_random_bits_of(layer: Layer, tensor_id: int) -> Layer:
     """The layer with the random bits of this number, if it draws any."""
     return _changed(layer, tensor_id=tensor_id) if isinstance(layer, Randomised) else layer

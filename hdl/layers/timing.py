@@ -76,6 +76,11 @@ class Timing(Shape):
             )
         return folded
 
+    def frames_at(self, port: str, frames: int) -> int:
+        """How many of the first frames of a batch pass a port; less than all only where they are dealt out."""
+        del port
+        return frames
+
     @property
     def most_beats(self) -> int:
         """Beats of a frame at the port that has most."""

@@ -3,6 +3,7 @@
 """
 
 from hdl.streams.counter import counter
+from hdl.streams.deal import collect, deal
 from hdl.streams.fifo import QueueKind, queue, queue_kind, queue_latency
 from hdl.streams.fork_join import fork, join
 from hdl.streams.pipes import Policy, half_pipe, m2s_pipe, pipe, s2m_pipe, take_bits, wire
@@ -15,7 +16,9 @@ __all__ = [
     "QueueKind",
     "adapter_kind",
     "bordering_adapter",
+    "collect",
     "counter",
+    "deal",
     "fork",
     "half_pipe",
     "join",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from myhdl import Signal, always, always_comb, block, intbv, modbv
@@ -26,8 +26,8 @@ from hdl.layers.meaning import State
 from hdl.layers.pointwise.elementwise import ElementWise, Unary, UnaryError
 from hdl.memory import address_width
 from hdl.random_bits import ROUNDING_BITS, WORD, hash32, high_half, tensor_key
-from hdl.recipe import Recipe
-from hdl.signals import ClockReset, Instances
+from hdl.recipe import Dealt, Recipe
+from hdl.signals import Bit, Bits, ClockReset, Instances
 from hdl.spelling import QUIET
 from hdl.stream import Stream, bits_of
 from hdl.streams import counter, join, m2s_pipe
@@ -77,7 +77,8 @@ class _Masking(ElementWise):
     def keep(self, first_frame: int, frames: int) -> IntArray:
         """The masks of so many frames, (frames, height, width, channels) or (frames, 1, 1, 1): 1 of what survives."""
         index = np.zeros((1, 1, 1, 1), np.int64) if self.per_frame else np.arange(self.elements).reshape(1, *self.shape)
-        frame = np.arange(first_frame, first_frame + frames).reshape(-1, 1, 1, 1)
+        frame = np.array([self.recipe.frame(first_frame + index) for index in range(frames)], np.int64)
+        frame = frame.reshape(-1, 1, 1, 1)
         random = hash32(np.broadcast_to(index, (frames, *index.shape[1:])), frame, self.key)
         return (high_half(random) >= self.threshold).astype(np.int64)
 
@@ -163,6 +164,8 @@ class Dropout(Unary, _Masking):
             cls(height=2, width=3, channels=4, lanes=2, tensor_id=3),
             cls(height=2, width=2, channels=3, lanes=3, ratio=0.2, y_fixed=Fixed(16, 7)),
             cls(height=1, width=1, channels=5, ratio=0.0, recipe=Recipe(seed=9)),
+            cls(height=1, width=2, channels=2, lanes=2, recipe=Recipe(batch=5).of_copy(1, 3)),
+            cls(height=1, width=1, channels=3, recipe=Recipe(batch=4).of_copy(1, 2), begun=3),
         )
 
 
@@ -282,8 +285,8 @@ def masking(
     selected, masked, scaled = Stream(x.width), Stream(x.width), Stream(lanes * (width + factor.bit_length()))
     draw = frame_mask_stream if cfg.per_frame else mask_stream
     masks = draw(
-        domain, mask, lanes=lanes, elements=cfg.elements, threshold=cfg.threshold, key=cfg.key, begun=cfg.begun_frames,
-        begin=begin,
+        domain, mask, lanes=lanes, elements=cfg.elements, threshold=cfg.threshold, key=cfg.key,
+        begun=cfg.recipe.frame(cfg.begun_frames), begin=begin, dealt=cfg.recipe.dealt,
     )  # fmt: skip
     joined = join(domain, [x, mask], both)
     register = m2s_pipe(domain, selected, masked)
@@ -324,6 +327,7 @@ def mask_stream(
     key: int,
     begun: int,
     begin: Begin | None = None,
+    dealt: Dealt | None = None,
 ) -> Instances:
     """`_Masking.keep`, ``lanes`` elements a beat, frame after frame from ``begun`` on, made ahead of its use.
 
@@ -331,9 +335,12 @@ def mask_stream(
         mask: out, stream of ``lanes`` bits: 1 where an element is kept; valid from a register.
         begin: in, ``held`` and ``frames`` alone: frames are counted from there on, and none has a mask before; None:
             from ``begun`` on.
+        dealt: which frames these are, without ``begin``, from the first of a batch on; None: all.
     """
     last = elements - lanes
     begun_frames = begun % (1 << WORD) if begin is None else begin.frames
+    stride: Any = dealt.copies if dealt else 1
+    parts: list[Instances] = []
     counting = domain if begin is None else begin.domain(domain)
     # carries into bit 16 from the threshold on
     offset = (1 << ROUNDING_BITS) - threshold
@@ -344,6 +351,9 @@ def mask_stream(
     known = filled[HASH_LATENCY - 1]
     advance = Signal(bool(0))
     hashing = hash32_pipeline(domain.clk, advance, index, frame, key, hashed)
+    if dealt and dealt.batch % dealt.copies:
+        over, stride = Signal(bool(0)), Signal(intbv(0, min=0, max=dealt.copies * 2))
+        parts += [_ends(advance, first, over, last=last), _strides(counting, over, stride, dealt=dealt)]
 
     @always_comb
     def decide() -> None:
@@ -373,7 +383,7 @@ def mask_stream(
                 filled[stage].next = filled[stage - 1]
             if first == last:
                 first.next = 0
-                frame.next = frame + 1
+                frame.next = frame + stride
             else:
                 first.next = first + lanes
         if counting.rst:
@@ -382,7 +392,38 @@ def mask_stream(
             first.next = 0
             frame.next = begun_frames
 
-    return hashing, decide, indices, out, count
+    return hashing, parts, decide, indices, out, count
+
+
+@block
+def _ends(advance: Bit, first: Bits, over: Bit, *, last: int) -> Instances:
+    @always_comb
+    def judge() -> None:
+        over.next = advance and first == last
+
+    return judge
+
+
+@block
+def _strides(domain: ClockReset, over: Bit, stride: Bits, *, dealt: Dealt) -> Instances:
+    """From one of a copy's frames to the next one, which is nearer or farther at the end of a batch.
+
+    Ports:
+        over: in, 1 bit: the next frame from this edge on.
+        stride: out, combinational in a register.
+    """
+    frames = dealt.share(dealt.batch)
+    last, within, across = frames - 1, dealt.copies, dealt.frame(frames) - dealt.frame(frames - 1)
+    place = Signal(intbv(0)[address_width(frames) :])
+    places = counter(domain, over, place, count=frames)
+
+    @always_comb
+    def choose() -> None:
+        stride.next = within
+        if place == last:
+            stride.next = across
+
+    return places, choose
 
 
 @block
@@ -396,19 +437,22 @@ def frame_mask_stream(
     key: int,
     begun: int,
     begin: Begin | None = None,
+    dealt: Dealt | None = None,
 ) -> Instances:
     """`mask_stream` of one bit a frame, which stays for all of its beats.
 
     Ports:
         mask: out, stream of ``lanes`` equal bits: 1 where the frame is kept; valid from a register.
-        begin: in, as of `mask_stream`.
+        begin, dealt: as of `mask_stream`.
     """
     last, ones = elements // lanes - 1, (1 << lanes) - 1
     bit = Stream(1)
     beat = Signal(intbv(0)[address_width(elements // lanes) :])
     step = Signal(bool(0))
     beats = counter(domain, step, beat, count=elements // lanes)
-    draws = mask_stream(domain, bit, lanes=1, elements=1, threshold=threshold, key=key, begun=begun, begin=begin)
+    draws = mask_stream(
+        domain, bit, lanes=1, elements=1, threshold=threshold, key=key, begun=begun, begin=begin, dealt=dealt
+    )
 
     @always_comb
     def out() -> None:

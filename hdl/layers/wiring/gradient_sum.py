@@ -45,7 +45,10 @@ class GradientSum(ParameterLayer):
 
     # engines that share the batch
     copies: int = 1
+    # of the widest sum
     s_fixed: Fixed = Fixed(28, 16)  # noqa: RUF009 - frozen
+    # bits of each engine's sum, where engines that sum fewer frames have narrower ones
+    widths: tuple[int, ...] = field(default=(), metadata=QUIET)
     g_fixed: Fixed = Fixed(16, 8)  # noqa: RUF009 - frozen
     # batches of an earlier training, from which it counts on
     begun: int = field(default=0, metadata=QUIET)
@@ -54,6 +57,11 @@ class GradientSum(ParameterLayer):
         super().__post_init__()
         if self.copies < 1:
             raise ShapeError(f"{self.title}: there is nothing to sum of {self.copies} engines", "take at least 1")
+        if self.widths and (len(self.widths) != self.copies or max(self.widths) != self.s_fixed.width):
+            raise ShapeError(
+                f"{self.title}: widths {self.widths} of {self.copies} sums, the widest of {self.s_fixed.width} bits",
+                "give one for each engine, none wider",
+            )
         if self.total.width > WIDEST:
             raise ShapeError(
                 f"{self.title}: {self.copies} sums of {self.s_fixed.width} bits take {self.total.width} bits, "
@@ -64,8 +72,10 @@ class GradientSum(ParameterLayer):
     @property
     def sinks(self) -> tuple[Port, ...]:
         """s0, s1, …"""
-        tensor = Tensor(self.shape, self.s_fixed, Kind.GRADIENT)
-        return tuple(self.parameter_port(f"s{copy}", tensor) for copy in range(self.copies))
+        return tuple(
+            self.parameter_port(f"s{copy}", Tensor(self.shape, fixed, Kind.GRADIENT))
+            for copy, fixed in enumerate(self.formats)
+        )
 
     @property
     def sources(self) -> tuple[Port, ...]:
@@ -78,13 +88,19 @@ class GradientSum(ParameterLayer):
         return self.recipe.loaded
 
     @property
+    def formats(self) -> tuple[Fixed, ...]:
+        """Of each sum."""
+        widths = self.widths or (self.s_fixed.width,) * self.copies
+        return tuple(Fixed(width, self.s_fixed.fraction_bits) for width in widths)
+
+    @property
     def total(self) -> Fixed:
         """Of the sum of all sums."""
         return self.partial(self.copies)
 
     def partial(self, copies: int) -> Fixed:
         """Of the sum of the first so many sums."""
-        return reduce(exact_sum, [self.s_fixed] * copies)
+        return reduce(exact_sum, self.formats[:copies])
 
     @property
     def pipeline_cycles(self) -> int:
@@ -141,7 +157,7 @@ class GradientSum(ParameterLayer):
         recipe = Recipe(batch=3, seed=5)
         return (
             cls(shape=(5, 4, 1, 1), tile=Tile(2, 2), w_lanes=2, recipe=recipe, tensor_id=5, copies=2),
-            cls(shape=(6,), w_lanes=2, recipe=Recipe(batch=1), copies=3, s_fixed=Fixed(20, 6)),
+            cls(shape=(6,), w_lanes=2, recipe=Recipe(batch=1), copies=3, s_fixed=Fixed(20, 6), widths=(20, 19, 19)),
             cls(shape=(4,), recipe=LoadedRecipe(batch=2, seed=4), begun=3),
         )
 
@@ -153,7 +169,7 @@ def gradient_sum(
     """Costs an adder a lane for every engine but the first, and the rounding.
 
     Ports:
-        sums: in, streams of ``cfg.w_lanes`` codes of ``cfg.s_fixed``.
+        sums: in, streams of ``cfg.w_lanes`` codes, each stream as wide as its format.
         g: out, stream of ``cfg.w_lanes`` codes of ``cfg.g_fixed``; valid and payload from registers.
         begin: in, as of `gradient_rounding`.
     """

@@ -1,0 +1,218 @@
+"""Copies of layers: each gets some of a batch's frames, and all together give the bits of one layer that gets them all.
+
+Frames are dealt out where they come in and collected where they leave (`hdl.layers.wiring.deal`).  The gradients of a
+weight leave its copies as exact sums, which are added and rounded once (`GradientSum`); one update sends new weights to
+all copies.  So nothing but the time that things take depends on the number of copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+
+from dagtrain.graph.ir import Graph, GraphError, Node, Role, Stage
+from dagtrain.passes.apply import graph_pass
+from dagtrain.passes.widths import near
+from hdl.errors import DagtrainError, Problem, ShapeError
+from hdl.layers.base import Layer
+from hdl.layers.capabilities import Advancing, RoundedApart, of_copy, rounded_apart
+from hdl.layers.wiring.deal import Collect, Deal
+from hdl.layers.wiring.gradient_sum import GradientSum
+from hdl.tensor import Kind, Port
+
+# between the name of a layer, or an edge, and the number of its copy
+COPY = "@"
+
+
+def parse_copies(texts: tuple[str, ...]) -> dict[str, int]:
+    """Pattern of layers -> copies, of ``layer=copies`` options.  Raises `DagtrainError` with all that is wrong."""
+    found: dict[str, int] = {}
+    problems: list[Problem] = []
+    for text in texts:
+        layer, _, copies = text.rpartition("=")
+        if not layer:
+            problems.append(Problem(f"--copy {text!r} is not LAYER=COPIES: no layer is named"))
+        elif not copies.isdecimal() or int(copies) < 1:
+            problems.append(Problem(f"--copy {text!r} is not LAYER=COPIES: {copies!r} is no number of copies"))
+        elif layer in found:
+            problems.append(Problem(f"--copy names {layer} twice"))
+        else:
+            found[layer] = int(copies)
+    if problems:
+        raise DagtrainError.listing("", problems)
+    return found
+
+
+@graph_pass(Stage.TRAINING, Stage.TRAINING)
+def replicate(graph: Graph, copies: Mapping[str, int]) -> Graph:
+    """The training graph with so many copies of the layers whose names match these patterns (``*``, ``?``, ``[ab]``).
+
+    1. All nodes that serve a layer become ``<node>@0``, ``<node>@1``, … with a recipe of their frames, but updates, of
+       which there is one.
+    2. What one node makes for the other passes from copy to copy where both have as many copies.  Elsewhere it is
+       collected by ``<edge>.collect`` and dealt out by ``<edge>.deal<copies>``.
+    3. Gradients become exact sums, which ``<edge>.sum`` adds and rounds.  Weights go to all copies.
+    4. Patterns pass over what the host's streams need: inputs, labels and losses.  One copy is the layer itself.
+
+    Raises `GraphError` with all that is wrong: a pattern that no layer matches, layers that can't have copies, or not
+    so many, a layer of two numbers of copies."""
+    chosen, problems = _chosen(graph, copies)
+    counts = {
+        node.name: chosen[node.whole] for node in graph.nodes if node.whole in chosen and not node.layer.works_per_batch
+    }
+    problems += [problem for name, count in counts.items() if (problem := _problem(graph.by_name[name], count))]
+    if problems:
+        raise GraphError.listing("copies", problems)
+    return _Copying(graph, counts).run()
+
+
+def _chosen(graph: Graph, copies: Mapping[str, int]) -> tuple[dict[str, int], list[Problem | str]]:
+    """Layer -> copies, where there are several, and what is wrong with patterns."""
+    layers = {node.whole: node for node in graph.nodes if node.is_layer}
+    able = [name for name, node in layers.items() if not _serves_the_host(node)]
+    problems: list[Problem | str] = []
+    chosen: dict[str, int] = {}
+    for pattern, count in copies.items():
+        found = [name for name in able if fnmatchcase(name, pattern)]
+        if pattern in layers and pattern not in able:
+            kind = type(layers[pattern].layer).__name__
+            problems.append(Problem(f"{pattern} ({kind}) serves the host's streams, of which there is one", "leave it"))
+        elif not found:
+            problems.append(Problem(f"no layer matches {pattern!r}", near(pattern, able)))
+        for name in found:
+            if chosen.setdefault(name, count) != count:
+                problems.append(Problem(f"{name} is to have {chosen[name]} copies, and {count}", "choose one number"))
+        if count > graph.recipe.batch:
+            what = f"{count} copies of {pattern}: a batch has {graph.recipe.batch} frames, and each copy needs one"
+            problems.append(Problem(what, f"choose {graph.recipe.batch} or fewer"))
+    return {name: count for name, count in chosen.items() if count > 1}, problems
+
+
+def _serves_the_host(node: Node) -> bool:
+    """Whether a layer is an end of the host's streams, or a loss, whose results the host reads frame by frame."""
+    makes_errors = any(port.tensor.kind is Kind.ERROR for port in node.layer.sources)
+    return node.layer.pinned_to_host or not node.layer.sinks or makes_errors
+
+
+def _problem(node: Node, count: int) -> Problem | None:
+    """Why a node can't have copies; None if it can."""
+    title = f"{node.name} ({type(node.layer).__name__})"
+    if isinstance(node.layer, Advancing):
+        what = f"{title} runs statistics from frame to frame, and each copy would have its own"
+        return Problem(what, "import with --norm none, or leave it a single one")
+    if count > 1 and _gradients(node.layer):
+        if not isinstance(node.layer, RoundedApart):
+            return Problem(f"{title} rounds its gradients itself", "leave it a single one")
+        try:
+            rounded_apart(node.layer)
+        except ShapeError as error:
+            return Problem(error.what, error.cure)
+    return None
+
+
+def _gradients(layer: Layer) -> list[Port]:
+    return [port for port in layer.sources if port.tensor.kind is Kind.GRADIENT]
+
+
+@dataclass
+class _Copying:
+    """The state of one pass."""
+
+    graph: Graph
+    # node -> copies, of those that have any
+    counts: Mapping[str, int]
+    added: list[Node] = field(default_factory=list)
+    # (edge, copies) that were dealt out; edges that were collected
+    dealt: set[tuple[str, int]] = field(default_factory=set)
+    collected: set[str] = field(default_factory=set)
+
+    def run(self) -> Graph:
+        """The graph with all copies."""
+        for node in self.graph.nodes:
+            count = self.counts.get(node.name, 1)
+            self.added += [self._copy(node, copy, count) for copy in range(count)]
+            if count > 1:
+                self.added += self._sums(node, count)
+        return self.graph.with_nodes(tuple(self.added))
+
+    def _copy(self, node: Node, copy: int, count: int) -> Node:
+        """A node, reading what is there for a copy of it."""
+        inputs = {sink: self._read(node, sink, edge, copy, count) for sink, edge in node.inputs.items()}
+        layer_of = node.layer_of
+        if layer_of in self.counts:
+            # what serves all copies is of the first
+            layer_of = named(layer_of, copy)
+        if count == 1:
+            return replace(node, inputs=inputs, layer_of=layer_of)
+        return replace(
+            node,
+            name=named(node.name, copy),
+            layer=of_copy(rounded_apart(node.layer), copy, count),
+            inputs=inputs,
+            outputs={source: named(edge, copy) for source, edge in node.outputs.items()},
+            layer_of=layer_of,
+        )
+
+    def _read(self, node: Node, sink: str, edge: str, copy: int, count: int) -> str:
+        """The edge that a copy of a node reads in place of one."""
+        maker, source = self.graph.producers[edge]
+        if node.layer.port(sink).tensor.kind.per_batch:
+            return edge
+        there = self.counts.get(maker.name, 1)
+        if there == count:
+            return named(edge, copy) if count > 1 else edge
+        if there > 1 and edge not in self.collected:
+            self.collected.add(edge)
+            self.added.append(self._collect(maker, source, edge, there))
+        if count == 1:
+            return edge
+        if (edge, count) not in self.dealt:
+            self.dealt.add((edge, count))
+            self.added.append(self._deal(maker, source, edge, count))
+        return named(f"{edge}.deal{count}", copy)
+
+    def _sums(self, node: Node, count: int) -> Iterator[Node]:
+        """What adds the gradients of a node's copies."""
+        assert isinstance(node.layer, RoundedApart) or not _gradients(node.layer)
+        for port in _gradients(node.layer):
+            assert isinstance(node.layer, RoundedApart)
+            edge, one = node.outputs[port.name], node.layer.roundings[port.name]
+            formats = [
+                of_copy(rounded_apart(node.layer), copy, count).port(port.name).tensor.fixed for copy in range(count)
+            ]
+            assert isinstance(one, GradientSum)
+            widest, widths = max(formats, key=lambda fixed: fixed.width), tuple(fixed.width for fixed in formats)
+            layer = replace(one, copies=count, s_fixed=widest, widths=widths if len({*widths}) > 1 else ())
+            inputs = {f"s{copy}": named(edge, copy) for copy in range(count)}
+            first = named(node.layer_of, 0)
+            yield Node(f"{edge}.sum", layer, inputs, {"g": edge}, {}, Role.SUM, first, node.whole)
+
+    def _collect(self, maker: Node, source: Port, edge: str, count: int) -> Node:
+        inputs = {f"x{copy}": named(edge, copy) for copy in range(count)}
+        layer = self._in_turns(Collect, source, edge, count)
+        first = named(maker.layer_of, 0)
+        return Node(f"{edge}.collect", layer, inputs, {"y": edge}, {}, Role.DEAL, first, maker.whole)
+
+    def _deal(self, maker: Node, source: Port, edge: str, count: int) -> Node:
+        name = f"{edge}.deal{count}"
+        layer = self._in_turns(Deal, source, edge, count)
+        outputs = {f"y{copy}": named(name, copy) for copy in range(count)}
+        first = named(maker.layer_of, 0) if maker.layer_of in self.counts else maker.layer_of
+        return Node(name, layer, {"x": edge}, outputs, {}, Role.DEAL, first, maker.whole)
+
+    def _in_turns(self, end: type[Deal | Collect], source: Port, edge: str, count: int) -> Layer:
+        """An end of copies; its kind is that of users that move in step, if there are any."""
+        kinds = [sink.tensor.kind for _, sink in self.graph.consumers[edge]]
+        return end(
+            shape=source.tensor.shape,
+            copies=count,
+            kind=next((kind for kind in kinds if kind.hops_must_match), kinds[0]),
+            recipe=self.graph.recipe,
+            x_fixed=source.tensor.fixed,
+        )
+
+
+def named(name: str, copy: int) -> str:
+    """A copy of a node, or of an edge."""
+    return f"{name}{COPY}{copy}"

@@ -1,0 +1,231 @@
+"""Copies of layers, to which frames are dealt out, give the bits of one layer that gets them all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dagtrain.cosim.simulator import Simulator
+from dagtrain.emission.design import design_cluster
+from dagtrain.emission.links import NetworkModel
+from dagtrain.emission.modules import ModuleLibrary
+from dagtrain.emission.state import held, restored
+from dagtrain.graph.builder import GraphBuilder
+from dagtrain.graph.executor import Executor
+from dagtrain.graph.ir import Graph, GraphError, Node
+from dagtrain.graph.storage import load_graph, save_graph
+from dagtrain.passes.access_state import access_state
+from dagtrain.passes.autodiff import differentiate
+from dagtrain.passes.calibrate import CalibrationOptions, calibrate
+from dagtrain.passes.fold import fold_graph, weight_groups
+from dagtrain.passes.insert_forks import insert_forks
+from dagtrain.passes.memory_home import keep_in_dram
+from dagtrain.passes.replicate import COPY, parse_copies, replicate
+from dagtrain.passes.widths import Widths
+from dagtrain.progress import Silent
+from dagtrain.training.feeds import synthetic_feeds
+from hdl.cache import cache_folder
+from hdl.errors import DagtrainError, ShapeError
+from hdl.layers.wiring.deal import Collect, Deal
+from hdl.layers.wiring.host import METRICS
+from hdl.recipe import Dealt, Recipe
+from tests.cosim_support import DEVICES, TINY_DRAM, simulate_design
+from tests.flow_support import new_case
+
+BATCHES = 4
+# cycles a frame of circuits, and of some of a copy that is slow on purpose
+CYCLES, SLOW = 300, 700
+# a layer, a stretch with dropout, all, unlike numbers side by side, all within the block
+SETS: Mapping[str, Mapping[str, int]] = {
+    "a convolution": {"conv2": 2},
+    "a stretch": {"conv2": 3, "bias1": 3, "relu2": 3, "dropout1": 3},
+    "two of all": {"*": 2},
+    "three of all": {"*": 3},
+    "unlike numbers": {"conv1": 2, "relu1": 2, "conv2": 3, "add1": 2, "gemm1": 4},
+}
+# frames a batch and staleness: drained, some frames stale, a whole batch; batches that copies divide and don't
+RECIPES = [pytest.param(4, 0, marks=pytest.mark.slow), (5, 3), pytest.param(6, 6, marks=pytest.mark.slow)]
+
+
+@cache
+def net(batch: int, staleness: int) -> Graph:
+    """A training graph with a residual join, a bias, dropout and a pool."""
+    build = GraphBuilder("net", Recipe(batch=batch, staleness=staleness, learning_rate=0.1), seed=5)
+    x = build.relu(build.conv(build.input(4, 4, 2), 3, 3, padding=1))
+    y = build.dropout(build.relu(build.bias(build.conv(x, 3, 3, padding=1))), 0.3)
+    x = build.max_pool(build.add(y, x), 2, 2)
+    training = differentiate(build.classify(build.gemm(build.global_average_pool(x), 3)))
+    return calibrate(training, [synthetic_feeds(training, batch, seed) for seed in range(2)])
+
+
+def trained(graph: Graph, batches: int = BATCHES) -> tuple[Executor, list[np.ndarray]]:
+    """After some batches, with what the host got."""
+    executor = Executor(graph)
+    results = [executor.step(synthetic_feeds(graph, graph.recipe.batch, 100 + n)) for n in range(batches)]
+    return executor, [array for result in results for array in result.values()]
+
+
+def same(left: list[np.ndarray], right: list[np.ndarray]) -> bool:
+    return len(left) == len(right) and all(map(np.array_equal, left, right))
+
+
+@cache
+def of_one(batch: int, staleness: int) -> tuple[Executor, list[np.ndarray]]:
+    return trained(insert_forks(net(batch, staleness)))
+
+
+@pytest.mark.parametrize(("batch", "staleness"), RECIPES)
+@pytest.mark.parametrize("name", SETS)
+def test_copies_train_to_the_bits_of_one(name: str, batch: int, staleness: int) -> None:
+    graph = insert_forks(replicate(net(batch, staleness), SETS[name]))
+    one, wanted = of_one(batch, staleness)
+    several, results = trained(graph)
+    assert same(results, wanted)
+    weights, wanted_weights = several.parameters(), one.parameters()
+    assert weights.keys() == wanted_weights.keys()
+    assert all(np.array_equal(weights[key], wanted_weights[key]) for key in weights)
+    # of fewer frames than copies, too
+    feeds = synthetic_feeds(graph, 1, 7)
+    assert same([*several.evaluate(feeds).values()], [*one.evaluate(feeds).values()])
+
+
+@pytest.mark.parametrize("copies", [2, 3, 5])
+@pytest.mark.parametrize("staleness", [0, 1, 4, 7])
+def test_each_frame_of_a_copy_has_the_version_that_it_has_in_one(copies: int, staleness: int) -> None:
+    recipe, frames = Recipe(batch=7, staleness=staleness), 70
+    found: dict[int, int] = {}
+    for copy in range(copies):
+        own = recipe.of_copy(copy, copies)
+        for index in range(own.batch * frames // recipe.batch):
+            assert own.version(index) == recipe.version(own.frame(index))
+            found[own.frame(index)] = copy
+    assert found == {frame: frame % recipe.batch % copies for frame in range(frames)}
+
+
+def test_copies_without_a_frame_are_refused() -> None:
+    with pytest.raises(ValueError, match="copy 3 of 4 in batches of 3: each copy needs a frame of every batch"):
+        Recipe(batch=3).of_copy(3, 4)
+    with pytest.raises(ValueError, match="copy 2 of 2"):
+        Dealt(copy=2, copies=2, batch=4, staleness=0)
+    for kind in (Deal, Collect):
+        with pytest.raises(ShapeError, match=f"{kind.__name__}: 3 frames a batch can't be dealt out to 4 copies"):
+            kind(shape=(1, 1, 2), copies=4, recipe=Recipe(batch=3))
+
+
+def test_all_that_is_wrong_with_copies_is_said_at_once() -> None:
+    build = GraphBuilder("net", Recipe(batch=4), seed=5)
+    x = build.relu(build.norm(build.conv(build.input(4, 4, 1), 2, 3, padding=1)))
+    training = differentiate(build.classify(build.gemm(build.global_average_pool(x), 3)))
+    with pytest.raises(GraphError) as raised:
+        replicate(training, {"conv1": 5, "input1": 2, "loss1": 2, "norm1": 2, "convx": 2, "gemm?": 2, "gemm1": 3})
+    for part in (
+        r"5 copies of conv1: a batch has 4 frames, and each copy needs one; choose 4 or fewer",
+        "input1 (HostInput) serves the host's streams, of which there is one; leave it",
+        "loss1 (SoftmaxCrossEntropy) serves the host's streams",
+        "norm1 (OnlineNorm) runs statistics from frame to frame, and each copy would have its own; import with",
+        "no layer matches 'convx'; names are like conv1",
+        "gemm1 is to have 2 copies, and 3; choose one number",
+    ):
+        assert part in str(raised.value), part
+
+
+def test_sums_that_wrap_have_no_copies() -> None:
+    build = GraphBuilder("net", Recipe(batch=64), seed=5)
+    x = build.global_average_pool(build.conv(build.input(6, 6, 1), 2, 3, padding=1))
+    training = differentiate(build.classify(build.gemm(x, 3)))
+    options = CalibrationOptions(width=Widths.parse(("sum=22",)))
+    graph = calibrate(training, [synthetic_feeds(training, 4, 1)], options)
+    with pytest.raises(GraphError, match=r"sums of 22 bits wrap, .* leave the width of sums to the engine"):
+        replicate(graph, {"conv1": 2})
+
+
+def test_options_that_name_no_copies_are_refused() -> None:
+    assert parse_copies(("conv2=2", "layer1*=3")) == {"conv2": 2, "layer1*": 3}
+    with pytest.raises(DagtrainError) as raised:
+        parse_copies(("=2", "conv=", "conv=two", "conv=0", "a=2", "a=3"))
+    said = str(raised.value)
+    for part in ("'=2' is not LAYER=COPIES: no layer", "'' is no number", "'two' is", "'0' is", "names a twice"):
+        assert part in said, part
+
+
+def test_one_copy_is_the_layer_itself() -> None:
+    graph = net(4, 0)
+    assert replicate(graph, {"conv2": 1}) == graph
+
+
+def test_graphs_with_copies_are_kept_in_files(tmp_path: Path) -> None:
+    graph = insert_forks(replicate(net(5, 3), SETS["unlike numbers"]))
+    save_graph(graph, tmp_path / "graph.json")
+    assert load_graph(tmp_path / "graph.json").nodes == graph.nodes
+    assert json.loads((tmp_path / "graph.json").read_text())["recipe"]["dealt"] is None
+
+
+def test_a_checkpoint_of_two_copies_goes_on_with_one() -> None:
+    one = fold_graph(insert_forks(net(4, 0)), CYCLES)
+    two = fold_graph(insert_forks(replicate(net(4, 0), SETS["two of all"])), CYCLES)
+    several, _ = trained(two, 2)
+    further = restored(one, held(several))
+    wanted, _ = trained(one, 2)
+    feeds = synthetic_feeds(one, 4, 300)
+    assert same([*further.step(feeds).values()], [*wanted.step(feeds).values()])
+    assert all(np.array_equal(further.parameters()[key], values) for key, values in wanted.parameters().items())
+    with pytest.raises(DagtrainError, match=r"conv1@0: is one of several copies, .* not loaded yet; import without"):
+        access_state(two)
+
+
+def test_import_makes_copies_and_says_what_is_wrong(tmp_path: Path) -> None:
+    case = new_case(tmp_path)
+    assert case.step("import", "--copy", "c*=2").code == 0
+    assert case.step("import", "--copy", "c*=2").out.startswith("import: unchanged")
+    record = json.loads((tmp_path / "build" / "import" / "import.json").read_text())
+    assert record["copies"] == {"c*": 2}
+    assert "c_node@1" in (tmp_path / "build" / "import" / "graph.json").read_text()
+    bad = case.step("import", "--copy", "k=2")
+    assert (bad.code, "no layer matches 'k'" in bad.error) == (1, True)
+
+
+# ---- circuits
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "batch", "staleness"), [("a stretch", 4, 0), ("two of all", 5, 3), ("unlike numbers", 6, 6)]
+)
+def test_circuits_of_copies_on_slow_links_train_to_the_bits_of_one(
+    name: str, batch: int, staleness: int, tmp_path: Path
+) -> None:
+    graph = insert_forks(replicate(net(batch, staleness), SETS[name]))
+    check_circuits(graph, batch, staleness, tmp_path)
+
+
+@pytest.mark.slow
+def test_circuits_of_copies_with_weights_in_dram_train_to_the_bits_of_one(tmp_path: Path) -> None:
+    graph = insert_forks(replicate(net(5, 3), SETS["a convolution"]))
+    check_circuits(keep_in_dram(graph, ["conv2@0", "conv2.error@1", "conv2.gradient@1"]), 5, 3, tmp_path)
+
+
+def check_circuits(graph: Graph, batch: int, staleness: int, folder: Path) -> None:
+    """Copies stand on devices of their own, behind a network that stalls; what has no weights is slower in the last."""
+    group = {node.name: members[0].name for members in weight_groups(graph) for node in members}
+    cycles = {node.name: SLOW if copy_of(node) == 1 and node.name not in group else CYCLES for node in graph.nodes}
+    placed = {node.name: DEVICES[(copy_of(node) + 1) % 3] for node in graph.nodes}
+    library = ModuleLibrary(cache_folder() / "modules")
+    design = design_cluster(graph, placed, DEVICES, SLOW, library, word_bits=64, folds=cycles, dram=TINY_DRAM)
+    feeds = [synthetic_feeds(graph, batch, 100 + n) for n in range(BATCHES)]
+    network = NetworkModel(latency_cycles=90, words=1, cycles=2, stall_256=40, seed=2)
+    run = simulate_design(design, library, feeds, folder, Simulator.VERILATOR, network, 64, 2, Silent(), optimise=False)
+    assert run.mismatches == ()
+    assert run.compared_words > 100
+    records = np.concatenate([results.reshape(-1, 2) for results in of_one(batch, staleness)[1]])
+    assert np.array_equal(run.losses, METRICS.decode(records[:, 0]))
+
+
+def copy_of(node: Node) -> int:
+    """Which copy a node is; -1 of what there is one of."""
+    number = node.name.rpartition(COPY)[2].partition(".")[0] if COPY in node.name else "-1"
+    return int(number)
