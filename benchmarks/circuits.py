@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.timing import ETHERNET, LAYERS, MODULE, UNITS, circuit_text, layer_circuit
+from benchmarks.timing import ALONE, LAYERS, MODULE, circuit_text, layer_circuit
 from dagtrain.emission.design import ClusterDesign
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.emission.project import used_modules
@@ -37,8 +37,8 @@ NETWORK_LAYERS = ROOT / "tests" / "imagenet_layers.json"
 
 
 def alone() -> dict[str, str]:
-    """Verilog of links, memory ports and deep memories, by name."""
-    units = {name: circuit_text(unit.streams, unit.build) for name, unit in {**UNITS, **ETHERNET}.items()}
+    """Verilog of links, memory ports, self-tests and deep memories, by name."""
+    units = {name: circuit_text(unit.streams, unit.build) for name, unit in ALONE.items()}
     return units | {name: circuit_text(*layer_circuit(layer)) for name, layer in LAYERS.items()}
 
 

@@ -27,7 +27,7 @@ from hdl.convert.verilog import convert
 from hdl.costs.timing import NET_PS, ModuleTiming, time_module
 from hdl.dram.axi import AxiFormat, AxiMerge
 from hdl.dram.deal import Collect, Deal
-from hdl.dram.store import DramFifo, DramReplay
+from hdl.dram.store import DramConstant, DramFifo, DramReplay
 from hdl.elaboration.patches import forgotten_signals
 from hdl.fixed import Fixed
 from hdl.layers.base import Layer
@@ -52,19 +52,26 @@ from hdl.layers.pool.max_pool import MaxPool, MaxPoolError
 from hdl.layers.storage import Home
 from hdl.layers.wiring.channel_shuffle import ChannelShuffle
 from hdl.layers.wiring.channel_slice import ChannelPad, ChannelSlice
+from hdl.layers.wiring.gradient_sum import GradientSum
 from hdl.layers.wiring.pixel_slice import PixelPad, PixelSlice
 from hdl.layers.wiring.update import Update
 from hdl.link.clocks import ClockCrossing
 from hdl.link.egress import Egress
+from hdl.link.ethernet.adapter import AVALON
+from hdl.link.ethernet.clocked import ClockedMac
 from hdl.link.ethernet.crc import Crc32c
 from hdl.link.ethernet.frame import FrameFormat
 from hdl.link.ethernet.packer import Packer
 from hdl.link.ethernet.port import EthernetPort
+from hdl.link.ethernet.sink import FrameSink
 from hdl.link.format import LinkFormat
 from hdl.link.ingress import Ingress
 from hdl.link.routing import Merge, Split
 from hdl.memory import unsimulated
 from hdl.recipe import LoadedRecipe, Recipe
+from hdl.selftest.console import Console
+from hdl.selftest.march import March
+from hdl.selftest.prbs import PrbsCheck, PrbsSource
 from hdl.stream import Stream
 from hdl.streams import queue
 from hdl.tensor import Tile
@@ -88,6 +95,7 @@ UNITS: Mapping[str, Unit] = {
     "deal": Deal(payload_bits=256, parts=4, turn=3),
     "collect": Collect(payload_bits=256, parts=4, turn=3),
     "dram replay": DramReplay(format=PORT, batch=256, staleness=5, **_STORE),  # type: ignore[arg-type]
+    "dram constant": DramConstant(format=PORT, **_STORE),  # type: ignore[arg-type]
 }
 
 _JUMBO = FrameFormat(word_bits=256, mtu=9000)
@@ -104,7 +112,20 @@ ETHERNET: Mapping[str, Unit] = {
             regions=(400,),
         )
     ),
+    "clocks of a MAC, 256 bits": ClockedMac(
+        sink=FrameSink(frames=_JUMBO, form=LinkFormat(word_bits=256, streams=40, devices=4), peers=3),
+        kind=AVALON,
+        mac_bits=256,
+    ),
 }
+# of boards that are brought up
+SELF_TEST: Mapping[str, Unit] = {
+    "pseudo-random words, 512 bits": PrbsSource(word_bits=512),
+    "check of such words, 512 bits": PrbsCheck(word_bits=512),
+    "march, words of 512 bits": March(format=AxiFormat(data_bits=512, address_bits=26), burst=8),
+    "console, 3 links, 2 channels": Console(links=3, channels=2, values=24),
+}
+ALONE: Mapping[str, Unit] = {**UNITS, **ETHERNET, **SELF_TEST}
 
 _KERNEL = {"kernel": (3, 3), "padding": (1, 1, 1, 1), "recipe": Recipe(batch=256)}
 _POOL = {
@@ -212,6 +233,9 @@ LAYERS: Mapping[str, Layer] = {
         multiplied=True,
         recipe=Recipe(batch=256, momentum=0.9, weight_decay=1e-4),
     ),
+    "sum of gradients of three engines, 4 lanes": GradientSum(
+        shape=(64, 64, 1, 1), tile=Tile(4, 4, 1), w_lanes=4, copies=3, recipe=Recipe(batch=256)
+    ),
     "update that is loaded, 1 lane": Update(
         shape=(1, 64, 1, 1),
         tile=Tile(1, 1, 1),
@@ -272,7 +296,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", nargs="*", metavar="KIND", help="layers of networks too, all kinds or these")
     wanted: list[tuple[str, Mapping[str, int], Build]] = [
-        (name, unit.streams, unit.build) for name, unit in {**UNITS, **ETHERNET}.items()
+        (name, unit.streams, unit.build) for name, unit in ALONE.items()
     ]
     wanted.append((f"fifo, {FIFO_WORDS} words of 16 bits", {"x": 16, "y": 16}, deep_fifo))
     wanted += [(name, *layer_circuit(layer)) for name, layer in LAYERS.items()]

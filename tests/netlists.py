@@ -1,4 +1,5 @@
-"""What Yosys makes of circuits drawn by seed, in tests/netlists.json: cells by type, and digests of their Verilog.
+"""What Yosys makes of layers drawn by seed and of self-test circuits, in tests/netlists.json: cells by type, and
+digests of their Verilog.
 
     .venv/bin/python -m tests.netlists
 
@@ -13,16 +14,25 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
-from benchmarks.timing import MODULE, circuit_text, layer_circuit
+from benchmarks.timing import MODULE, Build, circuit_text, layer_circuit
 from dagtrain.files import write_text
 from hdl.convert.verilog import VerilogModule
 from hdl.costs.estimate import elaborated_contents
 from hdl.costs.resources import Resources
 from hdl.costs.synthesis import Synthesis, counted_text, synthesise
+from hdl.dram.axi import AxiFormat
 from hdl.layers.base import Layer
 from hdl.layers.registry import load_layers
+from hdl.selftest.console import Console
+from hdl.selftest.march import March
+from hdl.selftest.prbs import PrbsCheck, PrbsSource
+from hdl.unit import Unit
 from tests.layer_support import all_examples
+
+# payload widths of its streams, and what builds it
+Circuit: TypeAlias = tuple[Mapping[str, int], Build]
 
 STORE = Path(__file__).with_name("netlists.json")
 COMMAND = "python -m tests.netlists"
@@ -31,6 +41,14 @@ COMMAND = "python -m tests.netlists"
 SEED, KINDS, ALWAYS = 1, 15, (
     "HardSigmoid", "Sigmoid", "ChannelAffine", "Collect", "Deal", "GradientSum", "SaturationCounter",
 )  # fmt: skip
+
+# circuits that are no layers, of the self-test: a wide one of each kind that holds sums, comparisons and choices
+BESIDE: Mapping[str, Unit] = {
+    "PrbsSource": PrbsSource(word_bits=256),
+    "PrbsCheck": PrbsCheck(word_bits=256),
+    "March": March(format=AxiFormat(data_bits=128, address_bits=26), burst=8),
+    "Console": Console(links=3, channels=2, values=24),
+}
 
 
 @dataclass(frozen=True)
@@ -52,9 +70,15 @@ def drawn() -> dict[str, Layer]:
     return {name: examples[name] for name in names}
 
 
-def text_of(layer: Layer) -> str:
-    """The Verilog of a layer as it is synthesised for its count."""
-    return counted_text(circuit_text(*layer_circuit(layer)))
+def circuits() -> dict[str, Circuit]:
+    """All circuits by name."""
+    layers = {name: layer_circuit(layer) for name, layer in drawn().items()}
+    return layers | {name: (unit.streams, unit.build) for name, unit in BESIDE.items()}
+
+
+def text_of(circuit: Circuit) -> str:
+    """The Verilog of a circuit as it is synthesised for its count."""
+    return counted_text(circuit_text(*circuit))
 
 
 def digest_of(text: str) -> str:
@@ -62,9 +86,9 @@ def digest_of(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def counted(layer: Layer) -> Resources:
-    """The contents of a layer's circuit, as they are estimated."""
-    return elaborated_contents(*layer_circuit(layer))
+def counted(circuit: Circuit) -> Resources:
+    """The contents of a circuit, as they are estimated."""
+    return elaborated_contents(*circuit)
 
 
 def stored() -> dict[str, Netlist]:
@@ -83,8 +107,8 @@ def stale(found: Mapping[str, str], known: Mapping[str, Netlist]) -> list[str]:
 def main() -> None:
     """Write the store."""
     known, rows = stored(), {}
-    for name, layer in drawn().items():
-        text = text_of(layer)
+    for name, circuit in circuits().items():
+        text = text_of(circuit)
         digest = digest_of(text)
         if name not in known or known[name].digest != digest:
             known[name] = Netlist(digest, synthesise(VerilogModule(MODULE, text, (), {})))

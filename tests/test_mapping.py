@@ -107,6 +107,21 @@ def three(clk: Any, a: Any, b: Any, c: Any, y: Any) -> Any:
 
 
 @block
+def ones(clk: Any, a: Any, y: Any) -> Any:
+    """A sum of eight bits, most of whose full adders are near its lowest bit."""
+
+    @always(clk.posedge)
+    def go() -> None:
+        total = intbv(0)[4:]
+        total[:] = 0
+        for place in range(8):
+            total[:] = total + a[place]
+        y.next = total
+
+    return go
+
+
+@block
 def difference(clk: Any, a: Any, b: Any, y: Any) -> Any:
     """A chain, and a cell for its first carry."""
 
@@ -258,6 +273,7 @@ CONSTRUCTS: dict[str, Callable[[], Any]] = {
     "kept": lambda: kept(ClockReset(), bits(16), bits(16), bits(16)),
     "backwards": lambda: backwards(flag(), bits(10, True), bits(11, True)),
     "three": lambda: three(flag(), bits(16), bits(16), bits(16), bits(18)),
+    "ones": lambda: ones(flag(), bits(8), bits(4)),
     "difference": lambda: difference(flag(), bits(16), bits(16), bits(17, True)),
     "saturated": lambda: saturated(flag(), bits(20, True), bits(12, True)),
     "less": lambda: less(flag(), bits(20), bits(20), flag()),
@@ -289,8 +305,12 @@ def test_logic_of_a_construct_agrees_with_synthesis(name: str) -> None:
 def test_an_adder_of_three_is_as_large_as_one_of_two() -> None:
     """In a vendor's hands: an ALM adds three values of two bits."""
     contents = count(CONSTRUCTS["three"]())
-    assert contents.three_bits == 18
+    assert (contents.three_bits, contents.full_adders) == (18, 30)
     assert fit(contents, part(FABRIC)).alm == 9
+    # eight bits go in, four come out
+    few = count(CONSTRUCTS["ones"]())
+    assert (few.three_bits, few.full_adders, few.carry_bits) == (4, 4, 0)
+    assert fit(few, part(FABRIC)).alm == 2
 
 
 @block

@@ -1,4 +1,4 @@
-"""ALMs of circuits drawn by seed, beside what Yosys made of them: the netlists of tests/netlists.py."""
+"""ALMs of layers drawn by seed and of self-test circuits, beside what Yosys made of them: see tests/netlists.py."""
 
 from __future__ import annotations
 
@@ -18,21 +18,19 @@ CLOSE_ALM, CLOSE_MEAN, CLOSE_REGISTERS = 0.12, 0.07, 0.02
 @pytest.fixture(scope="module")
 def compared() -> dict[str, dict[str, Comparison]]:
     """By circuit and quantity.  A netlist whose Verilog has changed tells nothing."""
-    layers, known = netlists.drawn(), netlists.stored()
-    digests = {name: netlists.digest_of(netlists.text_of(layer)) for name, layer in layers.items()}
+    circuits, known = netlists.circuits(), netlists.stored()
+    digests = {name: netlists.digest_of(netlists.text_of(circuit)) for name, circuit in circuits.items()}
     old = netlists.stale(digests, known)
     if old:
         pytest.fail(f"netlists of {', '.join(old)} are of other Verilog: run `{netlists.COMMAND}`")
     return {
-        name: {one.quantity: one for one in compare(netlists.counted(layer), known[name].synthesis)}
-        for name, layer in layers.items()
+        name: {one.quantity: one for one in compare(netlists.counted(circuit), known[name].synthesis)}
+        for name, circuit in circuits.items()
     }
 
 
 @pytest.mark.parametrize("name", netlists.stored())
-def test_a_circuit_drawn_by_seed_has_the_contents_of_its_netlist(
-    name: str, compared: dict[str, dict[str, Comparison]]
-) -> None:
+def test_a_circuit_has_the_contents_of_its_netlist(name: str, compared: dict[str, dict[str, Comparison]]) -> None:
     found = compared[name]
     alm, registers = found["alm"], found["registers"]
     assert all(found[exact].error == 0 for exact in ("multipliers", "m20k", "mlab_cells")), found
@@ -53,7 +51,7 @@ def test_large_circuits_have_the_alms_of_their_netlists_on_average(
 def test_circuits_are_of_many_kinds_with_tables_and_functions_among_them() -> None:
     kinds = {name.rsplit("-")[0] for name in netlists.stored()}
     assert len(kinds) >= netlists.KINDS
-    assert kinds >= set(netlists.ALWAYS)
+    assert kinds >= {*netlists.ALWAYS, *netlists.BESIDE}
 
 
 def test_memories_that_are_only_read_get_write_ports_before_their_contents_are_taken_out() -> None:

@@ -230,6 +230,7 @@ def _less_logic(contents: Resources, share: Fraction, also_memories: bool = Fals
         constant_adder_bits=some(contents.constant_adder_bits),
         carry_bits=some(contents.carry_bits),
         three_bits=some(contents.three_bits),
+        full_adders=some(contents.full_adders),
         tables={inputs: some(count) for inputs, count in contents.tables.items()},
         constants={(words, some(width)): count for (words, width), count in contents.constants.items()},
         choices=some(contents.choices),

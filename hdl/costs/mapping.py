@@ -9,7 +9,7 @@ constant of few bits is a table.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from hdl.analysis.dataflow import EVERY_BIT, Comparison, Driver, Logic, Node, Op
@@ -40,6 +40,8 @@ class Mapped:
     carry_bits: int
     # bits of sums of three, and of each operand beyond
     three_bits: int
+    # full adders of these sums
+    full_adders: int
     # (words, bits) -> constants of more words than a look-up table has
     constants: Mapping[tuple[int, int], int]
     # multiplexers that find a bit of those by the bits of the place, equal ones and inverses once
@@ -91,11 +93,14 @@ class Mapper:
         self.gates.settle()
         tables = self.gates.cover(TABLE_INPUTS)
         inner, outer = self._sums_of_three()
-        carry = three = 0
+        carry = three = adders = 0
         for number, start in self._chains.items():
             bits = self.gates.gates[number].live.bit_length()
             if number in outer:
-                three += bits * outer[number]
+                # operands may be far narrower than their sum
+                full = self._full_adders(number, inner)
+                three += min(bits * outer[number], full)
+                adders += full
             elif bits and number not in inner:
                 carry += bits + start
         leaves = {node: word.runs[0].gate for node, word in self._leaves.items()}
@@ -105,6 +110,7 @@ class Mapper:
             dict(sorted(tables.items())),
             carry + self._product_bits,
             three,
+            adders,
             dict(sorted(self._constants.items())),
             sum(map(len, self._choices.values())),
             bare,
@@ -136,6 +142,27 @@ class Mapper:
                 user = users[user]
             outer[user] += 1
         return set(users), dict(outer)
+
+    def _full_adders(self, number: int, inner: Collection[int]) -> int:
+        """Of a chain and the sums among its operands: three bits of a place become one, and one of the place above."""
+        heights: Counter[int] = Counter()
+        waiting = [(number, 0)]
+        while waiting:
+            chain, low = waiting.pop()
+            for operand in self.gates.gates[chain].operands:
+                at = low
+                for run in operand:
+                    if run.gate in inner and run.stride:
+                        waiting.append((run.gate, at - run.offset))
+                    elif run.constant is None:
+                        heights.update(range(at, at + run.width))
+                    at += run.width
+        adders = carries = 0
+        for place in range(self.gates.gates[number].live.bit_length()):
+            bits = heights[place] + carries
+            adders += max(0, bits - 1) // 2
+            carries = bits // 2
+        return adders
 
     # ---- registers and memories
 

@@ -62,8 +62,10 @@ class Resources:
     constant_adder_bits: int = 0
     # bits of the carry chains of all other adders, subtractors and comparators
     carry_bits: int = 0
-    # bits of sums of three values, and again for each value beyond
+    # bits of sums of three values, and again for each value beyond, but no more than full adders
     three_bits: int = 0
+    # full adders of these sums
+    full_adders: int = field(default=0, metadata=QUIET)
     # inputs -> look-up tables of so many: multiplexers, comparisons, tables, logic
     tables: Mapping[int, int] = field(default_factory=dict)
     # (words, bits) -> tables of constants of more words than a look-up table has
@@ -88,6 +90,7 @@ class Resources:
             self.constant_adder_bits + other.constant_adder_bits,
             self.carry_bits + other.carry_bits,
             self.three_bits + other.three_bits,
+            self.full_adders + other.full_adders,
             _sum(self.tables, other.tables),
             _sum(self.constants, other.constants),
             _sum(self.bare_bits, other.bare_bits),
@@ -349,6 +352,7 @@ class _Counter(Visitor):
             work.constant_adder_bits,
             mapped.carry_bits,
             mapped.three_bits,
+            mapped.full_adders,
             mapped.tables,
             mapped.constants,
             bare,

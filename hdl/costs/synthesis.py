@@ -44,8 +44,8 @@ M20K_SHAPES = (
     *((16384, 1), (8192, 2), (4096, 4), (4096, 5), (2048, 8)),
     *((2048, 10), (1024, 16), (1024, 20), (512, 32), (512, 40)),
 )
-# halves of an ALM that Yosys takes for a bit of a sum of three: it makes them of tables alone
-TABLES_A_THREE_BIT = 4.3
+# halves of an ALM that Yosys takes for a full adder of a sum of three or more: it makes them of tables alone
+TABLES_A_FULL_ADDER = 2.5
 # of the ports that write memories which are only read
 CONTENTS_ADDRESS_BITS = 24
 _ADDER = "MISTRAL_ALUT_ARITH"
@@ -132,7 +132,7 @@ def expected_contents(resources: Resources) -> Resources:
     )
     tables = Counter(resources.tables)
     tables[3] += resources.choices
-    tables[5] += round(TABLES_A_THREE_BIT * resources.three_bits)
+    tables[5] += round(TABLES_A_FULL_ADDER * resources.full_adders)
     target = part(FABRIC)
     for (depth, width), number in (*resources.bare_bits.items(), *resources.shared_bits.items()):
         if in_block_memory(depth, width, target) and depth <= _best_fill(depth, width)[0]:
@@ -146,6 +146,7 @@ def expected_contents(resources: Resources) -> Resources:
         constant_adder_bits=0,
         carry_bits=resources.carry_bits + parts,
         three_bits=0,
+        full_adders=0,
         constants={},
         choices=0,
         tables=tables,

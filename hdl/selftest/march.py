@@ -34,6 +34,22 @@ ELEMENT_BITS = 3
 LANE_BITS = 32
 
 
+def _elements(what: Callable[[bool | None, bool | None, bool], bool]) -> tuple[int, ...]:
+    """Of each number that an element can have, what holds of it; of those that none has, 0."""
+    found = [int(what(*element)) for element in ELEMENTS]
+    return (*found, *[0] * ((1 << ELEMENT_BITS) - len(found)))
+
+
+# of each element
+READS = _elements(lambda read, _write, _down: read is not None)
+WRITES = _elements(lambda _read, write, _down: write is not None)
+READS_TURNED = _elements(lambda read, _write, _down: bool(read))
+WRITES_TURNED = _elements(lambda _read, write, _down: bool(write))
+DOWN = _elements(lambda _read, _write, down: down)
+# and of the one behind it
+THEN_DOWN = (*DOWN[1:], 0)
+
+
 def pattern(address: int, data_bits: int) -> int:
     """The word called 0 at an address: the address in lanes of 32 bits, each turned by two bits more."""
     low = address % (1 << LANE_BITS)
@@ -153,7 +169,9 @@ def march_unit(
     # of the burst, of the last one, of the word
     start, last_start, place = (Signal(modbv(0)[address_bits:]) for _ in range(3))
     index = Signal(modbv(0)[address_width(max(4, burst)) :])
-    asking, requesting, complement, down, ends, moves, turns = (Signal(bool(0)) for _ in range(7))
+    asking, requesting, complement, ends, moves, turns = (Signal(bool(0)) for _ in range(6))
+    # of the element, and whether the next one goes downwards
+    reads, writes, reads_turned, writes_turned, down, then_down = (Signal(bool(0)) for _ in range(6))
     word = Signal(intbv(0)[data_bits:])
     marches = Signal(modbv(0)[COUNT_BITS:])
     clear, compares = (Signal(bool(0)) for _ in range(2))
@@ -162,9 +180,17 @@ def march_unit(
     judges = march_judge(domain, clear, compares, m.r, word, place, at, wrong, first, element, bits)
 
     @always_comb
+    def look_up() -> None:
+        reads.next = READS[int(at)]
+        writes.next = WRITES[int(at)]
+        reads_turned.next = READS_TURNED[int(at)]
+        writes_turned.next = WRITES_TURNED[int(at)]
+        down.next = DOWN[int(at)]
+        then_down.next = THEN_DOWN[int(at)]
+
+    @always_comb
     def choose() -> None:
-        down.next = at == 3 or at == 4
-        complement.next = (state == reading and (at == 2 or at == 4)) or (state == writing and (at == 1 or at == 3))
+        complement.next = (state == reading and reads_turned) or (state == writing and writes_turned)
         ends.next = index == last_word
         turns.next = start == last_start
         clear.next = state == idle and x.valid
@@ -210,18 +236,18 @@ def march_unit(
                 state.next = begin
         elif state == begin:
             place.next = start
-            if at == 0:
-                requesting.next = True
-                state.next = writing
-            else:
+            if reads:
                 asking.next = True
                 state.next = reading
-        elif state == reading and moves and ends:
-            if at == last_element:
-                state.next = after
             else:
                 requesting.next = True
                 state.next = writing
+        elif state == reading and moves and ends:
+            if writes:
+                requesting.next = True
+                state.next = writing
+            else:
+                state.next = after
         elif state == writing and moves and ends:
             state.next = answering
         elif state == answering and m.b.valid:
@@ -237,7 +263,7 @@ def march_unit(
             else:
                 at.next = at + 1
                 start.next = 0
-                if at == 2 or at == 3:
+                if then_down:
                     start.next = last_start
         elif state == resting:
             index.next = index + 1
@@ -252,7 +278,7 @@ def march_unit(
             requesting.next = False
             marches.next = 0
 
-    return makes, judges, refusals, choose, connect, walk
+    return makes, judges, refusals, look_up, choose, connect, walk
 
 
 @block
