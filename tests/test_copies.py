@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import cache
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from benchmarks.learning import DIGITS
 from dagtrain.cosim.simulator import Simulator
 from dagtrain.emission.design import design_cluster
 from dagtrain.emission.links import NetworkModel
@@ -28,14 +30,17 @@ from dagtrain.passes.memory_home import keep_in_dram
 from dagtrain.passes.replicate import COPY, parse_copies, replicate
 from dagtrain.passes.widths import Widths
 from dagtrain.progress import Silent
-from dagtrain.training.feeds import synthetic_feeds
+from dagtrain.training.emulator import Emulator
+from dagtrain.training.feeds import feeds_of, synthetic_feeds
+from dagtrain.training.sources import load_digits
 from hdl.cache import cache_folder
 from hdl.errors import DagtrainError, ShapeError
 from hdl.layers.wiring.deal import Collect, Deal
 from hdl.layers.wiring.host import METRICS
 from hdl.recipe import Dealt, Recipe
+from importers.onnx import NormMode, import_model
 from tests.cosim_support import DEVICES, TINY_DRAM, simulate_design
-from tests.flow_support import new_case
+from tests.flow_support import new_case, quick_costs
 
 BATCHES = 4
 # cycles a frame of circuits, and of some of a copy that is slow on purpose
@@ -189,6 +194,18 @@ def test_import_makes_copies_and_says_what_is_wrong(tmp_path: Path) -> None:
     assert (bad.code, "no layer matches 'k'" in bad.error) == (1, True)
 
 
+@pytest.mark.slow
+def test_copies_are_placed_apart_and_split_as_one_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick_costs(monkeypatch)
+    case = new_case(tmp_path)
+    assert case.step("import", "--copy", "c*=2", "--split", "c_node=2").code == 0
+    outcome = case.step("place", "--pin", "c_node_part0@0=head", "--pin", "c_node_part1@1=worker")
+    assert outcome.code == 0, outcome.error
+    plan = json.loads((tmp_path / "build" / "place" / "plan.json").read_text())
+    where = {item["item"]: item["device"] for item in plan["items"]}
+    assert (where["c_node_part0@0"], where["c_node_part1@1"]) == ("head", "worker")
+
+
 # ---- circuits
 
 
@@ -229,3 +246,18 @@ def copy_of(node: Node) -> int:
     """Which copy a node is; -1 of what there is one of."""
     number = node.name.rpartition(COPY)[2].partition(".")[0] if COPY in node.name else "-1"
     return int(number)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("copies", [{"stem": 2}, {"block2_*": 3}, {"*": 2}], ids=str)
+def test_copies_of_the_digits_network_learn_the_bits_of_one(copies: Mapping[str, int]) -> None:
+    data = load_digits()
+    recipe = Recipe(staleness=9)
+    training = differentiate(import_model(DIGITS / "digits.onnx", norm=NormMode.NONE, recipe=recipe))
+    batches = list(islice(data.batches(recipe.batch, 1, 0), BATCHES))
+    graph = calibrate(training, [feeds_of(training, data, index) for index in batches])
+    one, several = Emulator(insert_forks(graph)), Emulator(insert_forks(replicate(graph, copies)))
+    for index in batches:
+        assert one.train_batch(data, index) == several.train_batch(data, index)
+    wanted, weights = one.executor.parameters(), several.executor.parameters()
+    assert all(np.array_equal(weights[key], wanted[key]) for key in wanted)
