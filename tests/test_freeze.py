@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +20,7 @@ from dagtrain.emission.device import stored_streams
 from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.flow.import_step import import_again
+from dagtrain.flow.placed import load_plan
 from dagtrain.graph.builder import GraphBuilder
 from dagtrain.graph.executor import Executor, Mode
 from dagtrain.graph.ir import Graph, GraphError, Role
@@ -51,7 +55,8 @@ from placement.problem.cluster import Cluster, parse_cluster
 from placement.problem.validate import violations
 from placement.search.search import SearchOptions
 from tests.cosim_support import BATCH, CYCLES, DEVICES, TINY_DRAM, placement, simulate_design
-from tests.flow_support import CLUSTER, QuickEstimator, new_case
+from tests.flow_support import CLUSTER, Case, QuickEstimator, new_case, with_few_dsp
+from tests.import_support import model, node, save
 
 # a frozen layer behind one that learns, both ways
 OUTSIDE = ("conv3", "conv3.error")
@@ -327,3 +332,74 @@ def test_import_freezes_and_says_so(tmp_path: Path) -> None:
     assert bad.code == 1
     assert "no layer matches 'k'; names are like " in bad.error
     assert "'r*' matches only layers without weights: r_node" in bad.error
+
+
+# ---- through all commands
+
+# block memories of the board: fewer than the weights below fill in both engines
+LITTLE_MEMORY = 0.008
+COMMAND = "import sys; from dagtrain.cli import main; main()"
+
+
+def wide_case(root: Path) -> Case:
+    """A convolution whose weights are most of the network's, behind one that learns, on one board."""
+    rng = np.random.default_rng(3)
+    constants = {
+        "k": rng.standard_normal((16, 2, 3, 3)) / 4,
+        "m": rng.standard_normal((256, 16, 3, 3)) / 12,
+        "w": rng.standard_normal((3, 256)) / 16,
+    }
+    nodes = [
+        node("Conv", "x k", "c", pads=[1, 1, 1, 1], strides=[2, 2]),
+        node("Relu", "c", "r"),
+        node("Conv", "r m", "d"),
+        node("Relu", "d", "s"),
+        node("Flatten", "s", "f"),
+        node("Gemm", "f w", "y", transB=1),
+    ]
+    root.mkdir()
+    save(model(nodes, constants), root)
+    case = Case(root)
+    few = with_few_dsp(0.003).replace("dsp = 0.003", f"dsp = 0.003\nm20k = {LITTLE_MEMORY}")
+    case.write("cluster.toml", few.partition('[[device]]\nname = "worker"')[0])
+    return case
+
+
+def run_cold(case: Case, hash_seed: str) -> dict[str, bytes]:
+    """Graph, plan and emitted files, by processes of their own with nothing cached; no times, no folders."""
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "DAGTRAIN_CACHE": str(case.root / "cache")}
+    for words in (
+        ("import", case.model, "--norm", "as-is", "--freeze", "d*"),
+        ("place", "--devices", case.cluster),
+        ("emit",),
+    ):
+        command = [sys.executable, "-c", COMMAND, *map(str, words), "--out", str(case.out)]
+        done = subprocess.run(command, env=environment, text=True, capture_output=True, timeout=900)
+        assert done.returncode == 0, f"{words[0]}: {done.stderr}"
+    told = ("stamp.json", "import.json", "place.json")
+    return {name: text for name, text in case.snapshot().items() if not name.endswith(told)}
+
+
+@pytest.mark.slow
+def test_frozen_weights_that_fit_no_chip_go_through_all_commands_in_dram_to_equal_bits(tmp_path: Path) -> None:
+    one, two = (wide_case(tmp_path / seed) for seed in ("1", "2"))
+    found = [run_cold(case, case.root.name) for case in (one, two)]
+    assert sum(name.startswith("emit/") for name in found[0]) > 40
+    assert [name for name in found[0] | found[1] if found[0].get(name) != found[1].get(name)] == []
+    # one version in each of two engines
+    assert LITTLE_MEMORY * part("AGFB014").m20k * part("AGFB014").m20k_bits < 2 * 256 * 16 * 3 * 3 * 16
+    homes = {name: choice.memory for name, choice in plan_choices(load_plan(one.workspace)).items()}
+    outside = {f"{name}.w" for name in ("d_node", "d_node.error") if homes[name] is Home.DRAM}
+    manifest = json.loads((one.out / "emit" / "head" / "manifest.json").read_text())
+    assert outside == {region["name"] for memory in manifest["memory"] for region in memory["regions"]} != set()
+    outcome = one.step("cosim", "--batches", 2)
+    assert outcome.code == 0, outcome.error
+    assert "every bit equal" in outcome.out
+    # one other weight in DRAM
+    image = one.out / "emit" / "head" / "images" / "dram.mem"
+    head, first, rest = image.read_text().split("\n", 2)
+    image.write_text("\n".join((head, f"{int(first, 16) ^ 1 << 12:0{len(first)}x}", rest)))
+    one.restamp("emit")
+    outcome = one.step("cosim", "--batches", 1)
+    assert outcome.code == 1
+    assert "MISMATCH: head: w of d_node" in outcome.out, outcome.out
