@@ -12,14 +12,13 @@ import itertools
 import math
 import sys
 import time
-import tomllib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from benchmarks.beside_paper import HEADS, Row, Value, print_table, rows_of
 from placement.hypar.communication import BYTES, DP, MP, Above, Choices, Counting, column, total
 from placement.hypar.convention import EVERY, SECTION_3_4
 from placement.hypar.network import Layer, Net
@@ -27,72 +26,16 @@ from placement.hypar.published import PUBLISHED, published
 from placement.hypar.search import data_parallelism, exact, greedy, model_parallelism, weird_trick
 from placement.hypar.step_time import Array, Links
 
-PAPER = Path(__file__).parent / "papers" / "hypar.toml"
 BATCH, LEVELS = 256, 4
 PRINTED = Counting(BATCH, SECTION_3_4)
 ARRAY = Array()
 NETS = {name: network.net for name, network in PUBLISHED.items()}
 EXTREME = ("sfc", "sconv")
-Value = float | str
-
-
-@dataclass(frozen=True)
-class Row:
-    """A published number or pattern beside ours."""
-
-    figure: str
-    measure: str
-    paper: Value
-    # None: not computed
-    ours: Value | None
-    # share; None where it is not reproduced
-    tolerance: float | None
-    why: str
-
-    @property
-    def within(self) -> bool:
-        """Whether ours is within the tolerance."""
-        if self.tolerance is None or self.ours is None:
-            return False
-        if isinstance(self.paper, str) or isinstance(self.ours, str):
-            return self.paper == self.ours
-        return abs(self.ours / self.paper - 1) <= self.tolerance + 1e-12
-
-    @property
-    def verdict(self) -> str:
-        """In words."""
-        if self.tolerance is None:
-            return f"not reproduced: {self.why}"
-        limit = f"within {self.tolerance:.1%}" if self.tolerance else "exact"
-        return limit if self.within else f"OUTSIDE: should be {limit}"
-
-    @property
-    def cells(self) -> tuple[str, ...]:
-        """Of the table."""
-        both = not isinstance(self.paper, str) and isinstance(self.ours, float)
-        quotient = f"{self.ours / self.paper:.3f}" if both else ""
-        return self.figure, self.measure, _text(self.paper), _text(self.ours), quotient, self.verdict
-
-
-def _text(value: Value | None) -> str:
-    return "" if value is None else value if isinstance(value, str) else f"{value:.4g}"
 
 
 def rows() -> list[Row]:
     """All published numbers beside ours."""
-    ours = measures()
-    published_rows = tomllib.loads(PAPER.read_text())["row"]
-    return [
-        Row(
-            row["figure"],
-            row["measure"],
-            row["paper"],
-            ours.get(row["measure"]),
-            row.get("tolerance"),
-            row.get("why", ""),
-        )
-        for row in published_rows
-    ]
+    return rows_of("hypar", measures())
 
 
 def measures() -> dict[str, Value]:
@@ -223,19 +166,21 @@ def _trick() -> dict[str, Value]:
 
 def main() -> None:
     """Print all tables."""
-    _print(("figure", "measure", "paper", "ours", "quotient", "verdict"), [row.cells for row in rows()])
+    print_table(HEADS, [row.cells for row in rows()])
     print("\nChoices at batch 256 on 16 accelerators (Figure 5), GB a step and speed-up over data parallelism:\n")
-    _print(
+    print_table(
         ("network", "layers by choices H1…H4", "greedy GB", "exact GB", "dp GB", "mp GB", "speed-up"), list(_networks())
     )
     print("\nTotals of SFC (Figure 8), all conventions:\n")
-    _print(("convention", "mp GB", "HyPar GB"), list(_conventions()))
+    print_table(("convention", "mp GB", "HyPar GB"), list(_conventions()))
     for links in Links:
         print(f"\nVGG-A on 1 to 64 accelerators (Figure 11), {links} links:\n")
         points = scaling(Array(links=links))
-        _print(("accelerators", "dp", "HyPar"), [(str(n), f"{data:.2f}", f"{best:.2f}") for n, data, best in points])
+        print_table(
+            ("accelerators", "dp", "HyPar"), [(str(n), f"{data:.2f}", f"{best:.2f}") for n, data, best in points]
+        )
     print("\nSpeed over the trick (Figure 13):\n")
-    _print(("point", "ratio"), [(name, f"{ratio:.2f}") for name, ratio in trick().items()])
+    print_table(("point", "ratio"), [(name, f"{ratio:.2f}") for name, ratio in trick().items()])
     print(f"\nall ten networks, greedy and exact: {search_seconds():.2f} CPU s")
 
 
@@ -274,12 +219,6 @@ def _conventions() -> Iterator[tuple[str, ...]]:
         counting = Counting(BATCH, convention)
         both = model_parallelism(net, LEVELS), greedy(net, LEVELS, counting)
         yield ",".join(convention.switches), *(f"{gigabytes(net, choices, counting):.3f}" for choices in both)
-
-
-def _print(heads: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
-    print(f"| {' | '.join(heads)} |\n|{' --- |' * len(heads)}")
-    for row in cells:
-        print(f"| {' | '.join(row)} |")
 
 
 if __name__ == "__main__":

@@ -75,6 +75,7 @@ formal
 learning
 networks
 hypar
+inceptionn
 comparison
 benchmarks
 trust

@@ -1,0 +1,1 @@
+"""Codecs of gradients that copies exchange: what each element becomes, by its size."""
