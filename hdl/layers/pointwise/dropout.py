@@ -89,6 +89,11 @@ class _Masking(ElementWise):
         return 1 + scale_cycles(source.width, factor) + rounding_cycles(cut)
 
     @property
+    def _drawn(self) -> dict[str, Any]:
+        """What decides the masks."""
+        return {"ratio": self.ratio, "recipe": self.recipe, "tensor_id": self.tensor_id, "begun": self.begun}
+
+    @property
     def begun_frames(self) -> int:
         """Frames of an earlier training."""
         return self.begun * self.recipe.batch
@@ -143,7 +148,7 @@ class Dropout(Unary, _Masking):
 
     def error(self) -> DropoutError:
         """The same mask on the error."""
-        return DropoutError(**self.map, ratio=self.ratio, recipe=self.recipe, tensor_id=self.tensor_id)
+        return DropoutError(**self.map, **self._drawn)
 
     def engine(self, domain: ClockReset, given: Stream, made: Stream) -> Instances:
         """One beat a cycle."""

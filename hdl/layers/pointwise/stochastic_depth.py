@@ -24,7 +24,7 @@ class StochasticDepth(Dropout):
 
     def error(self) -> StochasticDepthError:
         """The same draws on the error."""
-        return StochasticDepthError(**self.map, ratio=self.ratio, recipe=self.recipe, tensor_id=self.tensor_id)
+        return StochasticDepthError(**self.map, **self._drawn)
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
