@@ -91,21 +91,20 @@ class Bench:
         with fresh_simulator():
             domain, streams = ClockReset(), {name: Stream(width) for name, width in unit.streams.items()}
             dut: Any = unit.build(domain, streams)
-            names = [*unit.inputs, *unit.outputs]
-            ports = dict(zip(names, dut.args[-len(names) :], strict=True))
+            *_, tx_clk, rx_clk, mac, overflow = dut.args
+            pins = dict(vars(mac))
             if attach is not None:
-                signals = {"clk": domain.clk, "rst": domain.rst, **ports}
+                signals = {"clk": domain.clk, "rst": domain.rst, "mac_tx_clk": tx_clk, "mac_rx_clk": rx_clk}
+                signals |= {OVERFLOW: overflow, **{f"mac_{name}": pin for name, pin in pins.items()}}
                 for name, stream in streams.items():
                     signals |= {f"{name}_{part}": getattr(stream, part) for part in ("valid", "ready", "payload")}
                 dut = attach(signals)
-            tx_clk, rx_clk = (ports[f"mac_{way}_clk"] for way in ("tx", "rx"))
-            pins = {name.removeprefix("mac_"): port for name, port in ports.items()}
             made = [
                 dut,
                 clock(domain.clk, domain.rst, periods[0], self.rng, RESET_CYCLES),
                 clock(tx_clk, Signal(bool(0)), periods[1], self.rng),
                 clock(rx_clk, Signal(bool(0)), periods[2], self.rng),
-                at_edge(domain.clk, self._device(streams, ports[OVERFLOW])),
+                at_edge(domain.clk, self._device(streams, overflow)),
                 at_edge(tx_clk, self._takes(pins)),
                 at_edge(rx_clk, self._gives(pins)),
             ]

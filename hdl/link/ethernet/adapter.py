@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from myhdl import always, block
+from myhdl import Signal, always, block, intbv
 
 from hdl.link.ethernet.mac import MacBeats, avalon_receive, avalon_transmit, axi_stream_receive, axi_stream_transmit
 from hdl.link.ethernet.sink import FrameSink
 from hdl.memory import address_width
-from hdl.signals import Bit, Bits, ClockReset, Instances
+from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream
 from hdl.unit import Unit
 
@@ -49,6 +50,18 @@ def mac_outputs(kind: str, beats: MacBeats) -> dict[str, int]:
             "tx_empty": address_width(size), "tx_error": 1,
         }  # fmt: skip
     return {MAC_PREFIX + name: width for name, width in names.items()}
+
+
+class MacWires:
+    """The ports of a MAC, seen from here.  As a port ``mac`` they are called as in `mac_inputs` and `mac_outputs`."""
+
+    def __init__(self, kind: str, beats: MacBeats) -> None:
+        for name, width in {**mac_inputs(kind, beats), **mac_outputs(kind, beats)}.items():
+            setattr(self, name.removeprefix(MAC_PREFIX), Signal(intbv(0)[width:]) if width > 1 else Signal(bool(0)))
+
+    if TYPE_CHECKING:
+        # which there are follows from the kind
+        def __getattr__(self, name: str) -> Any: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,90 +103,48 @@ class MacAdapter(Unit):
 
     def build(self, domain: ClockReset, streams: Mapping[str, Stream]) -> Instances:
         """See the base class."""
-        adapter = axi_stream_mac if self.kind == AXI_STREAM else avalon_mac
-        ports = self.signals(self.inputs), self.signals(self.outputs)
-        return adapter(domain, streams["tx"], streams["rx"], *ports[0], *ports[1], beats=self.beats)
+        mac = MacWires(self.kind, self.beats)
+        return mac_side(self.kind)(domain, streams["tx"], streams["rx"], mac, beats=self.beats)
+
+
+def mac_side(kind: str) -> Callable[..., Instances]:
+    """The block between frames and the ports of such a MAC."""
+    return axi_stream_mac if kind == AXI_STREAM else avalon_mac
 
 
 @block
-def axi_stream_mac(
-    domain: ClockReset,
-    tx: Stream,
-    rx: Stream,
-    mac_tx_tready: Bit,
-    mac_rx_tvalid: Bit,
-    mac_rx_tdata: Bits,
-    mac_rx_tkeep: Bits,
-    mac_rx_tlast: Bit,
-    mac_rx_tuser: Bit,
-    mac_tx_tvalid: Bit,
-    mac_tx_tdata: Bits,
-    mac_tx_tkeep: Bits,
-    mac_tx_tlast: Bit,
-    *,
-    beats: MacBeats,
-) -> Instances:
+def axi_stream_mac(domain: ClockReset, tx: Stream, rx: Stream, mac: MacWires, *, beats: MacBeats) -> Instances:
     """See `MacAdapter`.  Cost: that of `axi_stream_receive`; latency 0.
 
     Ports:
         tx: in, stream of ``beats.sent_bits`` bits.
         rx: out, stream of ``beats.given_bits`` bits; its ready is not looked at.
-        mac_tx_tready, mac_rx_tvalid, mac_rx_tlast, mac_rx_tuser: in, 1 bit.
-        mac_rx_tdata: in, ``beats.bits`` bits.
-        mac_rx_tkeep: in, ``beats.bytes`` bits.
-        mac_tx_tvalid, mac_tx_tlast: out, 1 bit, in the same cycle as ``tx``.
-        mac_tx_tdata: out, ``beats.bits`` bits, likewise.
-        mac_tx_tkeep: out, ``beats.bytes`` bits, likewise.
+        mac: in and out, ports of an AXI4-Stream MAC; those out in the same cycle as ``tx``.
     """
     del domain
-    sends = axi_stream_transmit(tx, mac_tx_tvalid, mac_tx_tready, mac_tx_tdata, mac_tx_tkeep, mac_tx_tlast, beats=beats)
-    takes = axi_stream_receive(mac_rx_tvalid, mac_rx_tdata, mac_rx_tkeep, mac_rx_tlast, mac_rx_tuser, rx, beats=beats)
+    sends = axi_stream_transmit(tx, mac.tx_tvalid, mac.tx_tready, mac.tx_tdata, mac.tx_tkeep, mac.tx_tlast, beats=beats)
+    takes = axi_stream_receive(mac.rx_tvalid, mac.rx_tdata, mac.rx_tkeep, mac.rx_tlast, mac.rx_tuser, rx, beats=beats)
     return sends, takes
 
 
 @block
-def avalon_mac(
-    domain: ClockReset,
-    tx: Stream,
-    rx: Stream,
-    mac_tx_ready: Bit,
-    mac_rx_valid: Bit,
-    mac_rx_data: Bits,
-    mac_rx_startofpacket: Bit,
-    mac_rx_endofpacket: Bit,
-    mac_rx_empty: Bits,
-    mac_rx_error: Bit,
-    mac_tx_valid: Bit,
-    mac_tx_data: Bits,
-    mac_tx_startofpacket: Bit,
-    mac_tx_endofpacket: Bit,
-    mac_tx_empty: Bits,
-    mac_tx_error: Bit,
-    *,
-    beats: MacBeats,
-) -> Instances:
+def avalon_mac(domain: ClockReset, tx: Stream, rx: Stream, mac: MacWires, *, beats: MacBeats) -> Instances:
     """See `MacAdapter`.  Cost: a flip-flop; latency 0.
 
     Ports:
         tx: in, stream of ``beats.sent_bits`` bits.
         rx: out, stream of ``beats.given_bits`` bits; its ready is not looked at.
-        mac_tx_ready, mac_rx_valid, mac_rx_endofpacket, mac_rx_error: in, 1 bit.
-        mac_rx_startofpacket: in, 1 bit, not looked at.
-        mac_rx_data: in, ``beats.bits`` bits.
-        mac_rx_empty: in, bits for a number of bytes below ``beats.bytes``.
-        mac_tx_valid, mac_tx_startofpacket, mac_tx_endofpacket: out, 1 bit, in the same cycle as ``tx``.
-        mac_tx_data: out, ``beats.bits`` bits, likewise.
-        mac_tx_empty: out, as wide as ``mac_rx_empty``, likewise.
-        mac_tx_error: out, 1 bit, always 0: no frame is given up.
+        mac: in and out, ports of an Avalon-ST MAC; those out in the same cycle as ``tx``, but for ``tx_error``, which
+            is always 0, since no frame is given up; ``rx_startofpacket`` is not looked at.
     """
     sends = avalon_transmit(
-        domain, tx, mac_tx_valid, mac_tx_ready, mac_tx_data, mac_tx_startofpacket, mac_tx_endofpacket, mac_tx_empty,
+        domain, tx, mac.tx_valid, mac.tx_ready, mac.tx_data, mac.tx_startofpacket, mac.tx_endofpacket, mac.tx_empty,
         beats=beats,
     )  # fmt: skip
-    takes = avalon_receive(mac_rx_valid, mac_rx_data, mac_rx_endofpacket, mac_rx_empty, mac_rx_error, rx, beats=beats)
+    takes = avalon_receive(mac.rx_valid, mac.rx_data, mac.rx_endofpacket, mac.rx_empty, mac.rx_error, rx, beats=beats)
 
     @always(domain.clk.posedge)
     def never() -> None:
-        mac_tx_error.next = False
+        mac.tx_error.next = False
 
     return sends, takes, never

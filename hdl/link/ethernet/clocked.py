@@ -20,19 +20,18 @@ from myhdl import Signal, always, always_comb, block, concat, intbv
 
 from hdl.link.clocks import DROPPED_BITS, TOLD_LATE, packet_crossing, synchroniser
 from hdl.link.ethernet.adapter import (
-    AXI_STREAM,
     MAC_PREFIX,
     MacAdapter,
-    avalon_mac,
-    axi_stream_mac,
+    MacWires,
     check_kind,
     mac_inputs,
     mac_outputs,
+    mac_side,
 )
 from hdl.link.ethernet.mac import MacBeats
 from hdl.link.ethernet.sink import LEAST_STORE, FrameSink
 from hdl.memory import address_width
-from hdl.signals import Bit, Bits, Clock, ClockReset, Instances
+from hdl.signals import Bits, Clock, ClockReset, Instances
 from hdl.stream import Stream, bits_of
 from hdl.unit import Unit
 
@@ -90,9 +89,9 @@ class ClockedMac(Unit):
 
     def build(self, domain: ClockReset, streams: Mapping[str, Stream]) -> Instances:
         """See the base class."""
-        adapter = clocked_axi_stream_mac if self.kind == AXI_STREAM else clocked_avalon_mac
-        ports = self.signals(self.inputs), self.signals(self.outputs)
-        return adapter(domain, streams["tx"], streams["rx"], *ports[0], *ports[1], unit=self)
+        clocks, (overflow,) = self.signals(dict.fromkeys(MAC_CLOCKS, 1)), self.signals({OVERFLOW: DROPPED_BITS})
+        wires = MacWires(self.kind, self.beats)
+        return clocked_mac(domain, streams["tx"], streams["rx"], *clocks, wires, overflow, unit=self)
 
 
 def mac_unit(sink: FrameSink, kind: str, mac_bits: int) -> MacAdapter | ClockedMac:
@@ -103,100 +102,30 @@ def mac_unit(sink: FrameSink, kind: str, mac_bits: int) -> MacAdapter | ClockedM
 
 
 @block
-def clocked_axi_stream_mac(
+def clocked_mac(
     domain: ClockReset,
     tx: Stream,
     rx: Stream,
     mac_tx_clk: Clock,
     mac_rx_clk: Clock,
-    mac_tx_tready: Bit,
-    mac_rx_tvalid: Bit,
-    mac_rx_tdata: Bits,
-    mac_rx_tkeep: Bits,
-    mac_rx_tlast: Bit,
-    mac_rx_tuser: Bit,
-    mac_tx_tvalid: Bit,
-    mac_tx_tdata: Bits,
-    mac_tx_tkeep: Bits,
-    mac_tx_tlast: Bit,
+    mac: MacWires,
     net_overflow: Bits,
     *,
     unit: ClockedMac,
 ) -> Instances:
-    """See `ClockedMac`.  Cost: `axi_stream_mac`, `mac_crossings`.
+    """See `ClockedMac`.  Cost: the `mac_side`, `mac_crossings`.
 
     Ports:
         tx: in, stream of ``unit.sink.frames.word_bits + 1`` bits.
         rx: out, stream of ``unit.sink.beat_bits`` bits.
         mac_tx_clk, mac_rx_clk: in, 1 bit.
-        mac_tx_tready: in, 1 bit, at ``mac_tx_clk``.
-        mac_rx_tvalid, mac_rx_tlast, mac_rx_tuser: in, 1 bit, at ``mac_rx_clk``.
-        mac_rx_tdata: in, ``unit.beats.bits`` bits, likewise.
-        mac_rx_tkeep: in, ``unit.beats.bytes`` bits, likewise.
-        mac_tx_tvalid, mac_tx_tlast: out, 1 bit, at ``mac_tx_clk``.
-        mac_tx_tdata: out, ``unit.beats.bits`` bits, likewise.
-        mac_tx_tkeep: out, ``unit.beats.bytes`` bits, likewise.
+        mac: in and out, ports of the MAC: of what it takes at ``mac_tx_clk``, of what it gives at ``mac_rx_clk``.
         net_overflow: out, 16 bits, from registers.
     """
     beats = unit.beats
     sent, given, sender = Stream(beats.sent_bits), Stream(beats.given_bits), ClockReset(mac_tx_clk)
     crossings = mac_crossings(domain, sender, mac_rx_clk, tx, rx, sent, given, net_overflow, unit=unit)
-    wires = axi_stream_mac(
-        sender, sent, given, mac_tx_tready, mac_rx_tvalid, mac_rx_tdata, mac_rx_tkeep, mac_rx_tlast, mac_rx_tuser,
-        mac_tx_tvalid, mac_tx_tdata, mac_tx_tkeep, mac_tx_tlast, beats=beats,
-    )  # fmt: skip
-    return crossings, wires
-
-
-@block
-def clocked_avalon_mac(
-    domain: ClockReset,
-    tx: Stream,
-    rx: Stream,
-    mac_tx_clk: Clock,
-    mac_rx_clk: Clock,
-    mac_tx_ready: Bit,
-    mac_rx_valid: Bit,
-    mac_rx_data: Bits,
-    mac_rx_startofpacket: Bit,
-    mac_rx_endofpacket: Bit,
-    mac_rx_empty: Bits,
-    mac_rx_error: Bit,
-    mac_tx_valid: Bit,
-    mac_tx_data: Bits,
-    mac_tx_startofpacket: Bit,
-    mac_tx_endofpacket: Bit,
-    mac_tx_empty: Bits,
-    mac_tx_error: Bit,
-    net_overflow: Bits,
-    *,
-    unit: ClockedMac,
-) -> Instances:
-    """See `ClockedMac`.  Cost: `avalon_mac`, `mac_crossings`.
-
-    Ports:
-        tx: in, stream of ``unit.sink.frames.word_bits + 1`` bits.
-        rx: out, stream of ``unit.sink.beat_bits`` bits.
-        mac_tx_clk, mac_rx_clk: in, 1 bit.
-        mac_tx_ready: in, 1 bit, at ``mac_tx_clk``.
-        mac_rx_valid, mac_rx_endofpacket, mac_rx_error: in, 1 bit, at ``mac_rx_clk``.
-        mac_rx_startofpacket: in, 1 bit, not looked at.
-        mac_rx_data: in, ``unit.beats.bits`` bits, at ``mac_rx_clk``.
-        mac_rx_empty: in, bits for a number of bytes below ``unit.beats.bytes``, likewise.
-        mac_tx_valid, mac_tx_startofpacket, mac_tx_endofpacket: out, 1 bit, at ``mac_tx_clk``.
-        mac_tx_data: out, ``unit.beats.bits`` bits, likewise.
-        mac_tx_empty: out, as wide as ``mac_rx_empty``, likewise.
-        mac_tx_error: out, 1 bit, always 0: no frame is given up.
-        net_overflow: out, 16 bits, from registers.
-    """
-    beats = unit.beats
-    sent, given, sender = Stream(beats.sent_bits), Stream(beats.given_bits), ClockReset(mac_tx_clk)
-    crossings = mac_crossings(domain, sender, mac_rx_clk, tx, rx, sent, given, net_overflow, unit=unit)
-    wires = avalon_mac(
-        sender, sent, given, mac_tx_ready, mac_rx_valid, mac_rx_data, mac_rx_startofpacket, mac_rx_endofpacket,
-        mac_rx_empty, mac_rx_error, mac_tx_valid, mac_tx_data, mac_tx_startofpacket, mac_tx_endofpacket, mac_tx_empty,
-        mac_tx_error, beats=beats,
-    )  # fmt: skip
+    wires = mac_side(unit.kind)(sender, sent, given, mac, beats=beats)
     return crossings, wires
 
 
