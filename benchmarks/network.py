@@ -8,7 +8,7 @@ python benchmarks/network.py --plans          # a placement with words and with 
 python benchmarks/network.py --host           # what the host's endpoint gets through in Python, over a loop-back socket
 python benchmarks/network.py --faults build   # a cluster that was emitted there trains in Verilator while the network
                                               # loses, doubles, reorders and damages frames (--seeds, --batches)
-python benchmarks/network.py --campaign build # two runs a seed, a port down and a device reset, kept as they end
+python benchmarks/network.py --campaign build # the same and a port down, a device reset, by seed; kept as they end
 """
 
 from __future__ import annotations
@@ -313,7 +313,7 @@ def main() -> None:
     for name, table in {**TABLES, "host": host_table}.items():
         parser.add_argument(f"--{name}", action="store_true", help=(table.__doc__ or "").split("\n")[0])
     parser.add_argument("--faults", type=Path, metavar="OUT", help=f"{(faults_table.__doc__ or '').strip()}")
-    parser.add_argument("--campaign", type=Path, metavar="OUT", help="Two runs of each seed that are not kept yet.")
+    parser.add_argument("--campaign", type=Path, metavar="OUT", help="A run of each seed that is not kept yet.")
     parser.add_argument("--seeds", type=int, default=3, help="of a campaign")
     parser.add_argument("--batches", type=int, default=2, help="of each of its runs")
     options = vars(parser.parse_args())
@@ -329,6 +329,9 @@ def main() -> None:
                 print(line, flush=True)
         except DagtrainError as error:
             raise SystemExit(f"error: {error}") from None
+        except KeyboardInterrupt:
+            print("stopped; the same command goes on where this one was", file=sys.stderr)
+            raise SystemExit(130) from None
         table, right = campaign_table()
         print(table)
         raise SystemExit(not right)

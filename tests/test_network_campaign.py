@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from benchmarks import network_campaign
-from benchmarks.network_campaign import DOWN, OFTEN, RARE, RESET, Planned, campaign, campaign_table
+from benchmarks.network_campaign import DOWN_CYCLES, OFTEN, RARE, Planned, campaign, campaign_table
 from dagtrain.cosim.compare import ClusterRun
 from dagtrain.cosim.network import PairCounts
 from hdl.errors import DagtrainError
@@ -30,7 +30,7 @@ def run_of(planned: Planned) -> ClusterRun:
         mismatches=(),
         losses=(),
         pairs=(pair, pair),
-        resets=int(planned.kind == RESET),
+        resets=1,
     )
 
 
@@ -39,24 +39,23 @@ class World:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.emitted, self.devices = "first", ["a", "b"]
-        # name of a run -> what it comes to, or the error it ends in; and whose counters are wrong
-        self.outcomes: dict[str, ClusterRun | DagtrainError] = {}
+        # seed -> what its run comes to, or the error it ends in; and whose counters are wrong
+        self.outcomes: dict[int, ClusterRun | DagtrainError] = {}
         self.miscounted: dict[int, str] = {}
-        self.ran: list[str] = []
-        delivered = SimpleNamespace(cycles_per_frame=10)
-        ready = SimpleNamespace(delivered=delivered, graph=SimpleNamespace(recipe=SimpleNamespace(batch=4)))
+        self.ran: list[int] = []
+        ready = SimpleNamespace(delivered=None)
         world = self
 
-        def run(planned: Planned, _: Any, batch_cycles: int, folder: Path) -> ClusterRun:
-            assert batch_cycles == 40
+        def run(planned: Planned, _: Any, folder: Path) -> tuple[ClusterRun, int]:
             assert folder.is_dir()
-            world.ran.append(planned.name)
-            outcome = world.outcomes.get(planned.name, run_of(planned))
+            world.ran.append(planned.seed)
+            outcome = world.outcomes.get(planned.seed, run_of(planned))
             if isinstance(outcome, DagtrainError):
                 raise outcome
-            return outcome
+            return outcome, 1
 
-        def uncounted(found: ClusterRun, *_: object) -> Iterator[str]:
+        def uncounted(found: ClusterRun, _folder: Path, _form: object, began_anew: int) -> Iterator[str]:
+            assert began_anew == 1
             if what := world.miscounted.get(found.pairs[0].lost):
                 yield what
 
@@ -77,46 +76,45 @@ def test_what_is_kept_is_not_run_again_and_the_table_is_of_all(world: World, tmp
     kept = tmp_path / "kept.json"
     first = campaign(tmp_path, 2, kept)
     # ended behind its first run, which is kept
-    assert next(first) == f"1 {DOWN}: 100 words, every bit equal"
+    assert next(first) == "seed 1 of 2: 100 words, every bit equal"
     first.close()
-    assert list(json.loads(kept.read_text())["runs"]) == [f"1 {DOWN}"]
-    told = list(campaign(tmp_path, 2, kept))
-    assert len(told) == 3
-    assert world.ran == [f"{seed} {kind}" for seed in (1, 2) for kind in (DOWN, RESET)]
+    assert list(json.loads(kept.read_text())["runs"]) == ["1"]
+    assert len(list(campaign(tmp_path, 2, kept))) == 1
+    assert world.ran == [1, 2]
     assert list(campaign(tmp_path, 2, kept)) == []
-    assert len(list(campaign(tmp_path, 10, kept))) == 16
+    assert len(list(campaign(tmp_path, 10, kept))) == 8
     table, right = campaign_table(kept)
     assert right
-    rows = [line for line in table.splitlines() if line.startswith(("| all", "| each"))]
-    often, rare = ([row for row in rows if start in row] for start in (f"all, {OFTEN:g}", f"each up to {RARE:g}"))
     # seed 10 alone has many faults; lost frames of seeds 1 to 9, twice
-    assert [row.split(" | ")[2] for row in often] == ["1", "1"]
-    assert rare[1] == f"| each up to {RARE:g} | {DOWN} | 9 | 900 | 0 | 0 | 0 | 0 | 18,000 | 90 | 0 | 0 | 0 | 0 | 36 |"
-    assert rare[0].split(" | ")[7] == "9"
+    assert table.splitlines()[2:] == [
+        f"| each up to {RARE:g} | 9 | 900 | 0 | 0 | 0 | 9 | 18,000 | 90 | 0 | 0 | 0 | 0 | 36 |",
+        f"| all, {OFTEN:g} | 1 | 100 | 0 | 0 | 0 | 1 | 2,000 | 20 | 0 | 0 | 0 | 0 | 4 |",
+    ]
 
 
 def test_a_world_that_fails_is_kept_and_told(world: World, tmp_path: Path) -> None:
     kept = tmp_path / "kept.json"
-    good = run_of(Planned(2, RESET))
+    good = vars(run_of(Planned(2)))
     world.outcomes = {
-        f"1 {DOWN}": DagtrainError("nothing moves any more"),
-        f"2 {RESET}": ClusterRun(**{**vars(good), "mismatches": ("conv.w: word 3 differs",)}),
+        1: DagtrainError("nothing moves any more"),
+        2: ClusterRun(**{**good, "mismatches": ("conv.w: word 3 differs",)}),
+        4: ClusterRun(**{**good, "resets": 0}),
     }
     world.miscounted = {3: "fpga1 counted {'CRC': 1}, where {'CRC': 2} came"}
-    told = list(campaign(tmp_path, 3, kept))
-    assert told[0] == f"1 {DOWN}: 0 words, nothing moves any more"
-    assert told[3].endswith("100 words, ['conv.w: word 3 differs']")
+    told = list(campaign(tmp_path, 4, kept))
+    assert told[0] == "seed 1 of 4: 0 words, nothing moves any more"
+    assert told[1].endswith("100 words, ['conv.w: word 3 differs']")
     table, right = campaign_table(kept)
     assert not right
     assert table.splitlines()[-4:] == [
-        f"seed 1 {DOWN}: nothing moves any more",
-        f"seed 2 {RESET}: conv.w: word 3 differs",
-        f"seed 3 {RESET}: fpga1 counted {{'CRC': 1}}, where {{'CRC': 2}} came",
-        f"seed 3 {DOWN}: fpga1 counted {{'CRC': 1}}, where {{'CRC': 2}} came",
+        "seed 1: nothing moves any more",
+        "seed 2: conv.w: word 3 differs",
+        "seed 3: fpga1 counted {'CRC': 1}, where {'CRC': 2} came",
+        "seed 4: a device was reset, and nobody brought it back",
     ]
-    # wrong bits, runs that stood still, and those not counted, by row
-    cells = [[cell.strip() for cell in line.split("|")] for line in table.splitlines() if line.startswith("| each")]
-    assert [row[5:8] for row in cells] == [["1", "0", "1"], ["0", "1", "1"]]
+    # seeds, words; then wrong bits, runs that stood still, and those not counted
+    cells = [cell.strip() for cell in table.splitlines()[2].split("|")]
+    assert cells[2:7] == ["4", "300", "1", "1", "2"]
 
 
 def test_runs_of_other_files_and_files_without_ethernet_are_refused(world: World, tmp_path: Path) -> None:
@@ -130,9 +128,17 @@ def test_runs_of_other_files_and_files_without_ethernet_are_refused(world: World
         list(campaign(tmp_path, 1, kept))
 
 
-def test_faults_follow_from_seed_and_kind_alone() -> None:
-    assert Planned(10, DOWN).rates() == dict.fromkeys(Planned(10, DOWN).rates(), OFTEN)
+def test_faults_follow_from_the_seed_alone_and_befall_every_run_in_mid_training() -> None:
+    assert Planned(10).rates() == dict.fromkeys(Planned(10).rates(), OFTEN)
+    seen = set()
     for seed in range(1, 10):
-        rates = Planned(seed, RESET).rates()
+        rates = Planned(seed).rates()
         assert all(0 < rate <= RARE for rate in rates.values()), seed
-        assert rates == Planned(seed, RESET).rates() != Planned(seed, DOWN).rates()
+        assert rates == Planned(seed).rates() != Planned(seed + 10).rates()
+        faults, reset = Planned(seed).network(4000, 3)
+        ((port, first, end),) = faults.down
+        assert (faults.loss, end - first) == (rates["loss"], DOWN_CYCLES)
+        assert all(place in range(3) and 1000 <= at < 3000 for place, at, _ in (reset, (port, first, end)))
+        seen |= {("down", port), ("reset", reset[0])}
+    # every device, each way
+    assert len(seen) == 6
