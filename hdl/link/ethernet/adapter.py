@@ -109,7 +109,8 @@ class MacAdapter(Unit):
 
 def mac_side(kind: str) -> Callable[..., Instances]:
     """The block between frames and the ports of such a MAC."""
-    return axi_stream_mac if kind == AXI_STREAM else avalon_mac
+    side: Callable[..., Instances] = axi_stream_mac if kind == AXI_STREAM else avalon_mac
+    return side
 
 
 @block
