@@ -27,6 +27,7 @@ from hdl.cache import cache_folder
 from hdl.layers.pointwise.sigmoid import Sigmoid
 from hdl.recipe import Recipe
 from tests.cosim_support import simulate_design
+from tests.suites import quick
 
 BATCH = 4
 CYCLES = 600
@@ -101,6 +102,7 @@ def test_analysed_depths_are_no_less_than_the_bound() -> None:
         assert depths[edge] >= deadlock_beats(graph, edge), edge
 
 
+@pytest.mark.slow
 def test_the_analysed_depths_keep_the_interval_and_the_bound_only_moves(tmp_path: Path) -> None:
     graph = net()
     folded = fold_graph(graph, CYCLES)
@@ -122,6 +124,7 @@ def without_bursts(folded: Graph) -> dict[str, int]:
     }
 
 
+@pytest.mark.slow
 def test_a_burst_waits_in_front_of_an_engine_and_nowhere_else(tmp_path: Path) -> None:
     graph = chain()
     folded = fold_graph(graph, TIGHT)
@@ -142,7 +145,7 @@ def test_without_room_for_bursts_engines_wait(tmp_path: Path) -> None:
     assert slower.cycles_per_frame > 1.01 * TIGHT
 
 
-@pytest.mark.parametrize("edge", [JOIN, STASH, pytest.param(ERROR_JOIN, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("edge", quick(1, [JOIN, STASH, ERROR_JOIN]))
 def test_a_beat_below_the_bound_deadlocks(edge: str, tmp_path: Path) -> None:
     graph = net()
     reported = (

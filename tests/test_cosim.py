@@ -112,7 +112,8 @@ def test_placement_changes_no_bit(kind: str, tmp_path: Path) -> None:
     assert train(residual_net(2), kind, tmp_path, seed=7).mismatches == ()
 
 
-@pytest.mark.parametrize(("kind", "seed"), [("one", 1), pytest.param("dealt out", 2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "seed"), [("one", 1), ("dealt out", 2)])
 def test_engines_folded_for_different_paces_train_to_the_bits_of_the_emulator(
     kind: str, seed: int, tmp_path: Path
 ) -> None:
@@ -151,7 +152,8 @@ def test_channels_split_shuffled_and_sliced_train_to_the_bits_of_the_emulator(ki
     assert trained.compared_words > 100
 
 
-@pytest.mark.parametrize("kind", ["one", pytest.param("dealt out", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["one", "dealt out"])
 def test_normalisation_over_channels_trains_to_the_bits_of_the_emulator(kind: str, tmp_path: Path) -> None:
     trained = train(convnext_net(1), kind, tmp_path, seed=6)
     assert trained.mismatches == ()
@@ -172,6 +174,7 @@ def test_icarus_agrees_with_verilator(tmp_path: Path) -> None:
     assert train(residual_net(2), "one", tmp_path, Simulator.ICARUS).mismatches == ()
 
 
+@pytest.mark.slow
 def test_another_seed_of_rounding_is_seen_as_a_mismatch(tmp_path: Path) -> None:
     graph = residual_net(2)
     made, library = design(graph, "one")

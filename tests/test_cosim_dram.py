@@ -6,7 +6,6 @@ import json
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -102,6 +101,7 @@ def train(design: ClusterDesign, folder: Path, memory: MemoryModel | None = None
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_stashes_in_a_slow_memory_change_no_bit_but_cost_cycles(tmp_path: Path) -> None:
     design = with_big_stashes_in_dram(residual_net(2), "one")
     edges = big_stashes(design)
@@ -131,13 +131,12 @@ def test_stashes_in_dram_of_several_devices_change_no_bit(tmp_path: Path) -> Non
     assert train(design, tmp_path).mismatches == ()
 
 
-# Of both tests below one case is in the default suite, on several devices, and one that waits for each batch's weights.
-def cases(*default: tuple[int, str]) -> list[Any]:
-    every = [(0, "one"), (2, "branches apart"), (BATCH, "one")]
-    return [pytest.param(*case, marks=() if case in default else pytest.mark.slow) for case in every]
+# on one device and on several, without waiting for the weights of a batch and with
+EVERY = pytest.mark.parametrize(("staleness", "kind"), [(0, "one"), (2, "branches apart"), (BATCH, "one")])
 
 
-@pytest.mark.parametrize(("staleness", "kind"), cases((2, "branches apart")))
+@pytest.mark.slow
+@EVERY
 def test_weights_sums_optimiser_state_and_stashes_in_dram_change_no_bit(
     staleness: int, kind: str, tmp_path: Path
 ) -> None:
@@ -158,7 +157,8 @@ def test_weights_sums_optimiser_state_and_stashes_in_dram_change_no_bit(
     assert len(run.losses) == 4 * BATCH
 
 
-@pytest.mark.parametrize(("staleness", "kind"), cases((0, "one")))
+@pytest.mark.slow
+@EVERY
 def test_weights_that_wait_in_dram_for_the_ones_in_use_change_no_bit(staleness: int, kind: str, tmp_path: Path) -> None:
     graph = residual_net(staleness)
     engines = {

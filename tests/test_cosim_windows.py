@@ -30,7 +30,8 @@ def windows_net(staleness: int) -> Graph:
     return insert_forks(calibrate(graph, [synthetic_feeds(graph, 2, seed=1)]))
 
 
-@pytest.mark.parametrize("home", [pytest.param(Home.PARKED, marks=pytest.mark.slow), Home.DRAM])
+@pytest.mark.slow
+@pytest.mark.parametrize("home", [Home.PARKED, Home.DRAM])
 def test_windows_of_every_kind_change_no_bit(home: Home, tmp_path: Path) -> None:
     graph = windows_net(2)
     names = ("conv2", "conv3")

@@ -285,6 +285,7 @@ def fst_values(case: Case, chosen: Sequence[object], *names: str) -> list[dict[i
         ),
     ],
 )
+@pytest.mark.slow
 def test_waves_of_nothing_are_told(case: Case, words: tuple[str, ...], wanted: str) -> None:
     outcome = case.step("cosim", *words)
     assert outcome.code == 1

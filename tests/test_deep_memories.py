@@ -32,6 +32,7 @@ from tests.layer_support import (
     simulate,
 )
 from tests.passage_support import said_and_measured
+from tests.suites import quick
 
 MAP: dict[str, Any] = {"height": 4, "width": 5, "kernel": (3, 3), "padding": (1, 1, 1, 1), "recipe": Recipe(batch=2)}
 CONV: dict[str, Any] = {**MAP, "channels": 2, "filters": 4, "tile": Tile(2, 1), "w_lanes": 1}
@@ -64,7 +65,7 @@ def test_circuit_equals_the_golden_model_under_random_stalls(name: str, backend:
     assert_equal_bits(case, design_of(case), backend, seed=5)
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", quick(2, LAYERS))
 def test_what_is_read_goes_through_a_register_and_comes_a_cycle_later(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,7 +81,7 @@ def test_what_is_read_goes_through_a_register_and_comes_a_cycle_later(
 
 
 @pytest.mark.usefixtures("one_word_a_block")
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", quick(2, LAYERS))
 def test_frames_take_no_longer_and_results_come_when_said(name: str) -> None:
     layer = LAYERS[name][0]
     if hasattr(layer, "recipe"):

@@ -29,6 +29,7 @@ from placement.problem.validate import violations
 from placement.search.search import SearchOptions
 from tests.cosim_support import inception_net
 from tests.flow_support import QuickEstimator
+from tests.suites import quick
 from tests.test_relays import residual, small_cluster
 
 
@@ -148,7 +149,7 @@ def test_the_staircase_says_what_folding_at_its_steps_costs() -> None:
     assert found.steps(1, 1 << 40, 1000) == fits
 
 
-@pytest.mark.parametrize(("devices", "dsp"), [(1, 30), (2, 16), (3, 40), (3, 12)])
+@pytest.mark.parametrize(("devices", "dsp"), quick(1, [(2, 16), (3, 12), (1, 30), (3, 40)]))
 def test_the_bound_of_all_foldings_is_below_every_plan_and_first_levels_are_not_called_optimal(
     devices: int, dsp: int
 ) -> None:

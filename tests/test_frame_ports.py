@@ -29,6 +29,7 @@ from hdl.link.ethernet.port import EthernetPort
 from hdl.tensor import Kind
 from hdl.unit import Unit
 from placement.problem.cluster import Cluster, parse_cluster
+from tests.suites import quick
 from tests.test_relays import residual
 
 CLUSTER = """
@@ -63,7 +64,7 @@ def cost(unit: Unit, on: Cluster) -> Usage:
     return fit(elaborated_contents(unit.streams, unit.build), on.devices[0].board.part)
 
 
-@pytest.mark.parametrize("key", [False, True], ids=["no key", "keyed"])
+@pytest.mark.parametrize("key", quick(1, [True, False]), ids=["keyed", "no key"])
 def test_a_device_s_table_is_of_ports_elaborated_for_its_peers(key: bool) -> None:
     """The host and 0, 1 or 2 other devices, and one more."""
     found = cluster(more='key = "00112233445566ff"\n') if key else cluster()

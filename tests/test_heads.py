@@ -176,7 +176,8 @@ def trained(simulator: Simulator, folder: Path) -> ClusterRun:
     return simulate_design(design, LIBRARY, feeds, folder, simulator, network, 64, 1, Silent(), optimise=False)
 
 
-@pytest.mark.parametrize("simulator", [Simulator.VERILATOR, pytest.param(Simulator.ICARUS, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("simulator", [Simulator.VERILATOR, Simulator.ICARUS])
 def test_two_heads_train_to_the_bits_of_the_emulator(simulator: Simulator, tmp_path: Path) -> None:
     run = trained(simulator, tmp_path)
     assert run.mismatches == ()

@@ -50,7 +50,7 @@ CLOSE_CYCLES = 3
 LEAST_BATCH = 9
 # examples of each class that are simulated in MyHDL and Icarus, and synthesised, and those that are compiled, for bits
 # and cycles in Verilator; the others only in the slow suite
-QUICK, COMPILED = 2, 6
+QUICK, COMPILED = 2, 4
 
 
 LAYERS = all_examples(load_layers().values())

@@ -169,7 +169,10 @@ def test_a_net_learns_a_batch_by_heart_and_survives_its_file(recipe: Recipe, tmp
     "recipe",
     [
         Recipe(batch=4, staleness=2, schedule=Schedule.COSINE, period=2, warm_up=1, nesterov=True, loss=SQUARED.loss),
-        Recipe(batch=4, schedule=Schedule.STEP, period=1, step_factor=0.5, clip=0.05, label_smoothing=0.1),
+        pytest.param(
+            Recipe(batch=4, schedule=Schedule.STEP, period=1, step_factor=0.5, clip=0.05, label_smoothing=0.1),
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["cosine, nesterov, mean squared error", "steps, clip, smooth labels"],
 )

@@ -19,6 +19,7 @@ from hdl.memory import simple_dual_port
 from hdl.parts.catalogue import part
 from hdl.signals import ClockReset
 from hdl.streams import width_adapter
+from tests.suites import quick
 
 
 def bits(width: int, signed: bool = False, start: int = 0) -> Any:
@@ -337,7 +338,7 @@ def stored(clk: Any, write: Any, read: Any, at: Any, data: Any, y: Any, depth: i
     ("depth", "width", "bare"),
     [
         *((64, 18, False), (1000, 20, True), (1000, 20, False), (8092, 40, False), (6044, 40, False)),
-        *((6044, 40, True), (24476, 40, False), (131072, 10, False)),
+        *((6044, 40, True), (24476, 40, False), pytest.param(131072, 10, False, marks=pytest.mark.slow)),
     ],
 )
 def test_what_reads_a_memory_of_several_blocks_agrees_with_synthesis(depth: int, width: int, bare: bool) -> None:
@@ -431,7 +432,7 @@ VIRTEX = part("XC7VX690T")
 
 @pytest.mark.parametrize(
     ("name", "off"),
-    [pytest.param("difference", 2, marks=pytest.mark.slow), ("looked_up", 0), ("kept", 1), ("backwards", 2)],
+    quick(1, [("backwards", 2), ("looked_up", 0), ("kept", 1), ("difference", 2)]),
 )
 def test_look_up_tables_of_virtex_agree_with_synthesis(name: str, off: int, tmp_path: Path) -> None:
     """A table and a carry bit take one each, where an ALM has room for two."""

@@ -69,7 +69,8 @@ def test_nodes_that_multiply_by_no_constant_are_told_all_at_once() -> None:
     )
 
 
-@pytest.mark.parametrize(("staleness", "kind"), [(2, "one"), pytest.param(0, "dealt out", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("staleness", "kind"), [(2, "one"), (0, "dealt out")])
 def test_a_cluster_that_multiplies_constants_trains_to_the_bits_of_the_emulator(
     staleness: int, kind: str, tmp_path: Path
 ) -> None:

@@ -30,7 +30,7 @@ from tests.layer_support import watch_memories
 
 # those whose scale and shift come as streams; frozen ones are run by tests/test_layer_conformance.py
 # examples of each that are run over many frames in the default suite
-MANY = 6
+MANY = 3
 FORWARD = [layer for layer in OnlineNorm.examples() if not layer.frozen]
 BACKWARD = [layer for layer in OnlineNormBackward.examples() if not layer.frozen]
 
@@ -456,7 +456,12 @@ def test_frames_of_two_beats_read_the_state_that_the_frame_before_left() -> None
 
 
 @pytest.mark.parametrize(
-    "layer", [*FORWARD[:3], *BACKWARD[:3]], ids=lambda layer: f"{type(layer).__name__}{layer.shape}"
+    "layer",
+    [
+        pytest.param(layer, marks=[pytest.mark.slow] * (number >= 1), id=f"{type(layer).__name__}{layer.shape}")
+        for layers in (FORWARD[:3], BACKWARD[:3])
+        for number, layer in enumerate(layers)
+    ],
 )
 def test_memories_hold_the_final_state(layer: Any) -> None:
     count = 2

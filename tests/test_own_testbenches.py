@@ -14,6 +14,7 @@ import pytest
 from dagtrain.cosim.emitted import emitted_device, emitted_layer
 from hdl.errors import DagtrainError
 from tests.flow_support import CLUSTER, Case, new_case, quick_costs, with_few_dsp
+from tests.suites import quick
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "testbenches.md"
@@ -54,7 +55,7 @@ def bench(case: Case, name: str, folder: Path) -> subprocess.CompletedProcess[st
 
 
 @pytest.mark.xdist_group("own testbenches")
-@pytest.mark.parametrize("name", sorted(blocks()))
+@pytest.mark.parametrize("name", quick(2, sorted(blocks())))
 def test_a_testbench_of_the_page_runs_as_it_stands_there(name: str, emitted: Case, tmp_path: Path) -> None:
     run = bench(emitted, name, tmp_path)
     assert run.returncode == 0, run.stderr

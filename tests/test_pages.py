@@ -35,7 +35,11 @@ def ran(name: str, root: Path) -> Path:
     return root / name
 
 
-@pytest.mark.parametrize("name", PAGES)
+# searches of minutes and ports of many words take longest; their pages are of the slow suite
+LONG = ("slow-plan", "boards")
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in PAGES])
 def test_commands_of_a_page_print_what_it_says(name: str, root: Path) -> None:
     ran(name, root)
 

@@ -19,6 +19,7 @@ from placement.problem.options import OptionTable
 from placement.problem.plan import Plan, least_cycles, unequal_joins
 from placement.problem.validate import violations
 from placement.search.search import SearchOptions, Solver, find_plan, plan_from_assignment
+from tests.suites import quick
 
 CLOCK = 1000
 EFFORT = Effort(deterministic_seconds=5.0)
@@ -76,7 +77,7 @@ def _plan(instance: Instance, options: SearchOptions) -> Plan | None:
 
 
 # twenty instances each
-@pytest.mark.parametrize("block", [*range(4), *(pytest.param(n, marks=pytest.mark.slow) for n in range(4, 10))])
+@pytest.mark.parametrize("block", quick(2, range(10)))
 def test_literal_and_fast_solver_agree_on_what_is_feasible(block: int) -> None:
     feasible = 0
     for seed in range(1000 + 20 * block, 1020 + 20 * block):

@@ -249,7 +249,7 @@ def seven_net() -> Graph:
 
 
 @pytest.mark.parametrize(
-    "kind", ["dealt out", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("in DRAM", "one memory"))]
+    "kind", [pytest.param(kind, marks=pytest.mark.slow) for kind in ("dealt out", "in DRAM", "one memory")]
 )
 def test_clusters_with_ragged_tiles_train_to_the_bits_of_the_emulator(kind: str, tmp_path: Path) -> None:
     graph, dram, cycles, layers = with_ragged_tiles(seven_net()), DramUse(), CYCLES, ["conv1", "conv2"]

@@ -347,7 +347,7 @@ def tiny_net(staleness: int) -> Graph:
 
 # net, staleness, placement
 CLUSTERS = [
-    (tiny_net, 2, "dealt out"),
+    pytest.param(tiny_net, 2, "dealt out", marks=pytest.mark.slow),
     pytest.param(bottleneck_net, 2, "dealt out", marks=pytest.mark.slow),
     pytest.param(residual_net, 0, "branches apart", marks=pytest.mark.slow),
     pytest.param(residual_net, BATCH, "one", marks=pytest.mark.slow),

@@ -109,6 +109,7 @@ def test_where_free_hops_would_not_help_there_are_no_relays() -> None:
     assert relayed(plan_choices(plan(residual(3), 4, 40).plan)) == ()
 
 
+@pytest.mark.slow
 def test_a_shortcut_by_way_of_a_third_device_trains_to_the_same_bits(tmp_path: Path) -> None:
     graph = residual(2)
     edges = shortcuts(graph)

@@ -19,10 +19,11 @@ from PIL import Image
 from dagtrain.report.picture import DEVICE_COLOURS
 from hdl.fixed import IntArray
 from tests.flow_support import Case, new_case, quick_costs
+from tests.suites import quick
 from tests.test_report import COSIM, EPOCHS, TIMELINE, TIMING
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-WIDTHS = (400, 800, 1280, 1920)
+WIDTHS = (400, 1280, 800, 1920)
 # on the console of the page, and at the end what the checks found, as an element's text
 BEFORE = """<script>
 window.told = [];
@@ -194,7 +195,7 @@ def lost(shown: IntArray, other: IntArray) -> list[tuple[int, int]]:
 
 
 @needs_chromium
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", quick(2, WIDTHS))
 def test_the_page_at_a_width(width: int, page: Path) -> None:
     (light, light_shot), (dark, dark_shot) = (looked_at(page, width, scheme) for scheme in (False, True))
     check_page(light, width, dark=False)

@@ -381,7 +381,11 @@ CIRCUITS: dict[str, Callable[[], Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CIRCUITS)
+# which Yosys takes longest to synthesise
+LARGE = ("ragged_tile", "two_engines")
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LARGE)) for name in CIRCUITS])
 def test_counts_agree_with_synthesis(name: str) -> None:
     """Multipliers and memories exactly, registers within 2 % (or one), ALMs within 12 % (or three).
 

@@ -88,12 +88,13 @@ def test_a_norm_of_several_channels_a_cycle_takes_fewer_alms(kind: Any, share: f
     assert shared.m20k <= alone.m20k + 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("staleness", "kind", "multiplied"),
     [
         (2, "one", True),
-        pytest.param(2, "dealt out", True, marks=pytest.mark.slow),
-        pytest.param(0, "one", False, marks=pytest.mark.slow),
+        (2, "dealt out", True),
+        (0, "one", False),
     ],
 )
 def test_a_cluster_with_shared_statistics_trains_to_the_bits_of_the_emulator(

@@ -35,6 +35,7 @@ from hdl.layers.conv.dense import Conv
 from hdl.recipe import Recipe
 from tests.cosim_support import simulate_design
 from tests.flow_support import CLUSTER, Case, QuickEstimator, call, new_case, quick_costs
+from tests.suites import quick
 
 BATCH = 4
 
@@ -107,7 +108,7 @@ def test_whatever_is_wrong_is_said_at_once() -> None:
     assert "gemm1 has 4 input channels; 5 parts are impossible" in message
 
 
-@pytest.mark.parametrize("how", [Parts(2), Parts(2, by_inputs=True)], ids=str)
+@pytest.mark.parametrize("how", quick(1, [Parts(2), Parts(2, by_inputs=True)], id=str))
 def test_parts_on_fpgas_of_their_own_train_to_the_bits_of_the_emulator(tmp_path: Path, how: Parts) -> None:
     training = differentiate(split_layers(net(), {"conv2": how}))
     graph = insert_forks(calibrate(training, [synthetic_feeds(training, BATCH, seed) for seed in range(3)]))

@@ -25,7 +25,6 @@ from tests.cosim_support import BATCH, CYCLES, DEVICES, deliver, placement, resi
 
 LIBRARY = ModuleLibrary(cache_folder() / "modules")
 BATCHES = 2
-FAULTS = 10
 # which fault is at work: none of them with 0
 CHOICE = "wrong.mem"
 
@@ -60,7 +59,7 @@ def design() -> ClusterDesign:
     return design_cluster(graph, placement(graph, "dealt out"), DEVICES, CYCLES, LIBRARY, word_bits=64)
 
 
-def faults(design: ClusterDesign, seed: int) -> list[Fault]:
+def faults(design: ClusterDesign, layers: int, seed: int) -> list[Fault]:
     """In so many layers of different kinds, drawn by seed."""
     rng = random.Random(seed)
     graph = design.graph
@@ -70,7 +69,7 @@ def faults(design: ClusterDesign, seed: int) -> list[Fault]:
         streams = {stream[0] for stream in graph.streams}
         if node.layer.sinks and edge in streams and not port.tensor.kind.per_batch:
             kinds.setdefault((type(node.layer).__name__, node.role), []).append((node.name, edge))
-    chosen = rng.sample(sorted(kinds, key=str), FAULTS)
+    chosen = rng.sample(sorted(kinds, key=str), layers)
     found = []
     for kind in chosen:
         name, edge = rng.choice(kinds[kind])
@@ -114,10 +113,13 @@ def expected_index(design: ClusterDesign, fault: Fault) -> tuple[int, ...]:
     return (row, *divmod(rest, channels))
 
 
-def test_a_seeded_wrong_bit_in_each_of_ten_layers_is_named_to_the_pixel(design: ClusterDesign, tmp_path: Path) -> None:
+@pytest.mark.parametrize("layers", [3, pytest.param(10, marks=pytest.mark.slow)])
+def test_a_seeded_wrong_bit_in_any_layer_is_named_to_the_pixel(
+    design: ClusterDesign, layers: int, tmp_path: Path
+) -> None:
     seed = random.SystemRandom().randrange(10**6)
     print(f"seed {seed}")
-    chosen = faults(design, seed)
+    chosen = faults(design, layers, seed)
     deliver(design, LIBRARY, tmp_path / "emit")
     spoil(tmp_path / "emit", chosen, design)
     delivered = load_delivered([tmp_path / "emit" / device.name for device in design.devices])
