@@ -71,7 +71,7 @@ def first(count: int) -> list[Any]:
 
 
 QUICK_FIRST, COMPILED_FIRST = first(QUICK), first(COMPILED)
-# those of which each frame passes all ports: of what deals frames out, test_deal.py asks what follows what
+# those of which each frame passes all ports; circuits of what deals frames out run between copies in test_copies.py
 ALL_FRAMES = [item for item in COMPILED_FIRST if not deals(LAYERS[item.values[0]])]
 
 
