@@ -183,6 +183,7 @@ LAYERS: Mapping[str, Layer] = {
     "max pool, 35 rows, nine taps": MaxPool(height=35, width=35, channels=2, engine_taps=9, **_SMALL),  # type: ignore[arg-type]
     "error of such a pool": AveragePoolError(height=112, width=112, channels=4, **_WINDOW),  # type: ignore[arg-type]
     "average pool over equal shares": AveragePool.sharing(9, 9, (7, 7), channels=4),
+    "error of such a pool, 81 phases": AveragePoolError.sharing(9, 9, (7, 7), channels=4, engine_lanes=2),
     "convolution in groups": Conv(
         height=28,
         width=28,

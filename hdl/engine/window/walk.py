@@ -18,6 +18,9 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Self
 
+from hdl.engine.arithmetic.tables import GATE_BITS
+from hdl.memory import address_width
+
 # levels of loops, innermost first; an iteration "ticks" the outermost loop whose inner loops are all at their ends
 TAP_COLUMN, TAP_ROW, REDUCE = range(3)
 FRAME = 6
@@ -282,6 +285,39 @@ class Walk:
         """Classes of pixels."""
         return self.rows.phases * self.columns.phases
 
+    @cached_property
+    def many_phases(self) -> bool:
+        """Whether tables by phase have more entries than one gate looks up, and rows and columns can be told apart: all
+        of their phases have taps."""
+        return self.phases > 1 << GATE_BITS and all(
+            axis.count(phase) for axis in (self.rows, self.columns) for phase in range(axis.phases)
+        )
+
+    @property
+    def column_phase_bits(self) -> int:
+        """Of the index of one of `many_phases`: those of its column's, below those of its row's."""
+        return address_width(self.columns.phases)
+
+    @property
+    def moves_a_level(self) -> int:
+        """Indices of phases: as many as there are, or all that the bits of many can say."""
+        if not self.many_phases:
+            return self.phases
+        return 1 << address_width(self.rows.phases) + self.column_phase_bits
+
+    def phase_at(self, index: int) -> int:
+        """The phase of an index; any one for an index that none has."""
+        if not self.many_phases:
+            return index
+        row, column = index >> self.column_phase_bits, index & (1 << self.column_phase_bits) - 1
+        return min(row, self.rows.phases - 1) * self.columns.phases + min(column, self.columns.phases - 1)
+
+    @property
+    def first_index(self) -> int:
+        """Of the first pixel's phase."""
+        row, column = self.rows.phase(0), self.columns.phase(0)
+        return row << self.column_phase_bits | column if self.many_phases else row * self.columns.phases + column
+
     def limits(self, phase: int) -> tuple[int, int, int, bool]:
         """Cycles along (tap columns, tap rows, reduce groups) of a class of pixels, and whether it has any taps.
 
@@ -313,10 +349,12 @@ class Walk:
         return sum(self.row_cycles)
 
     def deltas(self, value: Callable[[int, int, int, int, int, int, int], int]) -> tuple[int, ...]:
-        """By ``level * phases + phase``: how ``value(row, column, repeat, reduce, tap row, tap column, frame)`` moves.
+        """By ``level * moves_a_level + index``: how ``value(row, column, repeat, reduce, tap row, tap column, frame)``
+        moves.
 
-        ``phase`` is that of the pixel before the move."""
-        return tuple(self._delta(value, level, phase) for level in range(self.levels) for phase in range(self.phases))
+        ``index`` is that of the phase of the pixel before the move."""
+        phases = [self.phase_at(index) for index in range(self.moves_a_level)]
+        return tuple(self._delta(value, level, phase) for level in range(self.levels) for phase in phases)
 
     def _delta(self, value: Callable[..., int], level: int, phase: int) -> int:
         inner = ("tap_w", "tap_h", "reduce")

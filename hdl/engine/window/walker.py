@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from myhdl import Signal, always, always_comb, block, intbv, modbv
@@ -65,7 +65,7 @@ class Operation:
         # which strip of its frame
         self.strip: Bits = Signal(intbv(0)[address_width(walk.strips_told_apart) :])
         # how the loops move behind it: a row of `Walk.deltas`, of those that `shared_moves` adds none
-        self.move = signal_for([LEVELS * walk.phases - 1])
+        self.move = signal_for([LEVELS * walk.moves_a_level - 1])
 
 
 class Placed:
@@ -137,7 +137,7 @@ def walker(
     else:
         grant = row_grants(domain, row_written, claim, claimable, token, taken, walk=walk)
     operation, placed = Operation(walk), Placed(walk)
-    move = operation.move if walk.sharing == 1 else signal_for([walk.levels * walk.phases - 1])
+    move = operation.move if walk.sharing == 1 else signal_for([walk.levels * walk.moves_a_level - 1])
     nest = loop_nest(domain, token, may, taken, steps, operation, walk=walk)
     flags = second_stage(domain.clk, operation, placed, steps, walk=walk)
     places = ring_addresses(domain, move, steps, walk=walk, ring_rows=ring_rows)
@@ -326,9 +326,13 @@ def loop_nest(
     """
     tables = _phase_tables(walk)
     limits = {name: signal_for(tables[name]) for name in tables}
-    start_phase = walk.rows.phase(0) * walk.columns.phases + walk.columns.phase(0)
-    phase = signal_for([walk.phases - 1], start_phase)
-    lookups = [look_up(phase, limits[name], table=tables[name]) for name in tables]
+    start_phase = walk.first_index
+    phase = signal_for([walk.moves_a_level - 1], start_phase)
+    if walk.many_phases:
+        limits |= {name: signal_for([walk.moves_a_level - 1]) for name in ("next_column", "next_row")}
+        lookups = [look_ups_apart(phase, limits, walk=walk, tables=tables)]
+    else:
+        lookups = [look_up(phase, limits[name], table=tables[name]) for name in tables]
     end_tap_column, end_tap_row, end_reduce, has_taps, column_phase, row_phase = limits.values()
     tap_column, tap_row, reduce = (signal_for(tables[name]) for name in ("tap_column", "tap_row", "reduce"))
     repeats, columns, rows = walk.repeat, walk.columns.outputs, walk.rows.outputs
@@ -336,7 +340,7 @@ def loop_nest(
     at_strip = Signal((modbv if walk.cut else intbv)(0)[len(operation.strip) :])
     level = Signal(intbv(0, min=0, max=LEVELS))
     issue, fresh = Signal(bool(0)), Signal(bool(0))
-    phases, whole = walk.phases, 0 if walk.sums_repeats else 1
+    moves, whole = walk.moves_a_level, 0 if walk.sums_repeats else 1
     on_result, on_repeat, on_column, on_row = walk.result_level, walk.repeat_level, walk.column_level, walk.row_level
     # whether a counter is at its last value, told in time: nothing is compared before a move is known
     repeat_ends, column_ends, row_ends = (Signal(bool(count == 1)) for count in (repeats, columns, rows))
@@ -441,9 +445,55 @@ def loop_nest(
         operation.first.next = fresh
         operation.last.next = level >= on_result
         operation.pass_last.next = level > on_row
-        operation.move.next = level * phases + phase
+        operation.move.next = level * moves + phase
 
     return lookups, rank, decide, announce, count, register
+
+
+@block
+def look_ups_apart(
+    phase: Bits, limits: Mapping[str, Bits], *, walk: Walk, tables: Mapping[str, tuple[int, ...]]
+) -> Instances:
+    """What a pixel's phase decides, of many phases: by that of its row and by that of its column, each of which has
+    taps, so that no table is large.
+
+    Ports:
+        phase: in, an index of `Walk.phase_at`.
+        limits: out, combinational, of each of `_phase_tables`; next phases are indices, too.
+    """
+    column_bits, column_last, row_last = walk.column_phase_bits, walk.columns.phases - 1, walk.rows.phases - 1
+    column_first = walk.columns.phase(0)
+    column = Signal(intbv(0)[column_bits:])
+    row = Signal(intbv(0)[len(phase) - column_bits :])
+    row_after, column_after = Signal(intbv(0)[len(row) :]), Signal(intbv(0)[column_bits:])
+    by_column = tables["tap_column"][: column_last + 1]
+    by_row = {name: tables[name][:: column_last + 1] for name in ("tap_row", "reduce", "live")}
+    lookups = [look_up(row, limits[name], table=by_row[name]) for name in by_row]
+    lookups.append(look_up(column, limits["tap_column"], table=by_column))
+    next_column, next_row = limits["next_column"], limits["next_row"]
+
+    @always_comb
+    def cut() -> None:
+        column.next = phase[column_bits:]
+        row.next = phase[:column_bits]
+
+    @always_comb
+    def turn() -> None:
+        if column == column_last:
+            column_after.next = 0
+        else:
+            column_after.next = column + 1
+        if row == row_last:
+            row_after.next = 0
+        else:
+            row_after.next = row + 1
+
+    @always_comb
+    def join() -> None:
+        next_column.next = (row << column_bits) | column_after
+        next_row.next = (row_after << column_bits) | column_first
+
+    return lookups, cut, turn, join
 
 
 @block
@@ -454,9 +504,9 @@ def shared_moves(domain: ClockReset, tick: Bit, ends: Bit, within: Bits, move: B
         tick: in, 1 bit, combinational: an operation ends a repeat group.
         ends: in, 1 bit, with ``tick``: the last one, so that an outer loop ticks.
         within: in, as `Operation.move`, with it.
-        move: out, as `signal_for` ``walk.levels * walk.phases - 1``, with ``within``: the row of `Walk.deltas`.
+        move: out, as `signal_for` ``walk.levels * walk.moves_a_level - 1``, with ``within``: the row of `Walk.deltas`.
     """
-    beyond = (SHARED_END - walk.repeat_level) * walk.phases
+    beyond = (SHARED_END - walk.repeat_level) * walk.moves_a_level
     final = walk.sharing - 1
     before_final = final - 1
     at = signal_for([final])

@@ -390,8 +390,10 @@ def example_fields() -> list[tuple[dict[str, Any], int, int, int]]:
 
 
 def shared_fields() -> list[tuple[dict[str, Any], int, int]]:
-    """(fields, lanes of x, lanes of y) of windows that overlap equal shares: unlike sizes, more windows than pixels."""
+    """(fields, lanes of x, lanes of y) of windows that overlap equal shares: unlike sizes, more windows than pixels;
+    many phases."""
     return [
         ({"height": 9, "width": 5, "channels": 2, "shares": (7, 3)}, 1, 2),
         ({"height": 3, "width": 4, "channels": 4, "shares": (5, 4), "engine_lanes": 2}, 2, 1),
+        ({"height": 9, "width": 9, "channels": 1, "shares": (7, 7)}, 1, 1),
     ]
