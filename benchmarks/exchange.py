@@ -1,6 +1,6 @@
 """Held-out accuracy of the digits network whose copies exchange coded gradients, in the emulator, over seeds.
 
-    python benchmarks/exchange.py                                  # all rows of docs/inceptionn.md, half an hour
+    python benchmarks/exchange.py --copies 4 --epochs 4            # a row takes five trainings of half a CPU minute
     python benchmarks/exchange.py --copies 4 --bounds 6 --seeds 1  # and no codec beside it
 
 Each copy sums the gradients of its frames exactly, rounds the sum stochastically to the gradient's format, and

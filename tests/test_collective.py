@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from hdl.engine.codec.collective import Collective, Exchange
+from hdl.engine.codec.collective import Collective, Exchange, Noise
 from hdl.engine.codec.integer_codec import Cut, IntegerCodec, with_feedback
 from hdl.fixed import IntArray
 
@@ -30,6 +30,15 @@ def drawn(copies: int, elements: int) -> tuple[list[list[IntArray]], IntArray]:
     gradients[1, :, :1], gradients[2, :, :1] = (1 << 15) - 1, -(1 << 15)
     noise = draw.integers(0, 1 << 16, (BATCHES, copies, elements))
     return [list(batch) for batch in gradients], noise
+
+
+def noise_of(random16: IntArray) -> Noise:
+    """Of bits by copy and element."""
+
+    def noise(copy: int, first: int, end: int) -> IntArray:
+        return random16[copy, first:end]
+
+    return noise
 
 
 class Copy:
@@ -98,7 +107,7 @@ def test_a_ring_is_what_copies_make_that_send_each_other_blocks(
         for copy, gradient, bits in zip(ring, batch, random16, strict=True):
             copy.begin(gradient, bits)
         round_a_ring(ring)
-        made = exchange.run(batch, lambda copy, first, end, bits=random16: bits[copy, first:end])  # type: ignore[misc]
+        made = exchange.run(batch, noise_of(random16))
         for copy in ring:
             assert np.array_equal(copy.gradient, made), f"copy {copy.number} of {copies} has drifted apart"
         if feedback:

@@ -35,7 +35,7 @@ def ran(name: str, root: Path) -> Path:
     return root / name
 
 
-# searches of minutes and ports of many words take longest; their pages are of the slow suite
+# pages whose commands take longest beside the tutorial's
 LONG = ("slow-plan", "boards")
 
 
