@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from fractions import Fraction
 from typing import Self
 
 from hdl.spelling import QUIET, spelt
@@ -64,6 +65,20 @@ class Dealt:
         """Which frame of the training is the copy's frame ``index``."""
         batch, place = divmod(index, self.share(self.batch))
         return batch * self.batch + place * self.copies + self.copy
+
+    def index(self, frame: int) -> int:
+        """How many of the frames of the training before this one are the copy's."""
+        batch, place = divmod(frame, self.batch)
+        return batch * self.share(self.batch) + self.share(place)
+
+    def ends_batch(self, frame: int) -> bool:
+        """Whether a frame of the copy is its last one of a batch."""
+        return frame % self.batch + self.copies >= self.batch
+
+    @property
+    def busy(self) -> Fraction:
+        """Share of all frames that the busiest copy gets."""
+        return Fraction(-(-self.batch // self.copies), self.batch)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,9 +6,11 @@ Shapes, formats and kinds are asked of the producing port, so they stand in one 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from fractions import Fraction
 from functools import cached_property
 from typing import TypeVar
 
@@ -18,7 +20,7 @@ from hdl.errors import DagtrainError, Problem
 from hdl.fixed import FloatArray
 from hdl.layers.base import Layer
 from hdl.layers.capabilities import Counting
-from hdl.recipe import Recipe
+from hdl.recipe import Dealt, Recipe
 from hdl.tensor import Kind, Port, Tensor
 
 
@@ -172,6 +174,51 @@ class Graph:
                 if sink in ports:
                     found.setdefault(edge, []).append((node, ports[sink]))
         return {edge: tuple(uses) for edge, uses in found.items()}
+
+    @cached_property
+    def dealt(self) -> dict[str, Dealt]:
+        """Node that not all frames go to -> which of every batch do."""
+        return self._dealt[0]
+
+    @cached_property
+    def dealt_edges(self) -> dict[str, Dealt]:
+        """Edge of frames that not all pass -> which of every batch do."""
+        return self._dealt[1]
+
+    @cached_property
+    def _dealt(self) -> tuple[dict[str, Dealt], dict[str, Dealt]]:
+        nodes: dict[str, Dealt] = {}
+        edges: dict[str, Dealt] = {}
+        for node in self.nodes:
+            for sink, edge in node.inputs.items():
+                if edge in edges and node.layer.dealt(sink) is None:
+                    nodes[node.name] = edges[edge]
+            for port in node.layer.sources:
+                frames = node.layer.dealt(port.name) or nodes.get(node.name)
+                if frames is not None and port.name in node.outputs and not port.tensor.kind.per_batch:
+                    edges[node.outputs[port.name]] = frames
+        return nodes, edges
+
+    def busy(self, node: str) -> Fraction:
+        """Share of all frames that a node works on; of several copies, that of the busiest."""
+        return self.dealt[node].busy if node in self.dealt else Fraction(1)
+
+    def passing(self, edge: str) -> Fraction:
+        """Share of all frames that pass an edge; of those of several copies, that of the busiest."""
+        return self.dealt_edges[edge].busy if edge in self.dealt_edges else Fraction(1)
+
+    def turns_are_uneven(self, edge: str) -> bool:
+        """Whether the frames that pass an edge come sooner after one another between batches than within."""
+        frames = self.dealt_edges.get(edge)
+        return frames is not None and frames.batch % frames.copies > 0
+
+    def cycles_per_frame(self, node: Node) -> int:
+        """Of the engine, of all frames: those that go to other copies are none of its time."""
+        return math.ceil(node.layer.cycles_per_frame * self.busy(node.name))
+
+    def cycles_for(self, node: str, cycles: int) -> int:
+        """How long a frame of its own may take a node, where all frames come at ``cycles`` a frame."""
+        return math.floor(cycles / self.busy(node))
 
     def tensor(self, edge: str) -> Tensor:
         """The type of an edge: its producer's."""

@@ -26,6 +26,8 @@ def fold_graph(
     """The graph with every layer folded for at most ``cycles`` a frame, of all or of each node, the fewest multipliers
     first; ``parts`` are those that it will stand on, ``tiles`` its `weight_tiles`, where they are known.
 
+    Frames are those of the training: one of several copies, to which it deals them out, has as many times longer.
+
     1. Nodes of one weight group (`weight_groups`) get one tile, because it orders weights and gradients in streams.
     2. All others are folded alone.
     Raises `FoldingError` that lists every layer that can't be so fast."""
@@ -48,8 +50,9 @@ def fold_graph(
 
 
 def _cycles_of(graph: Graph, cycles: int | Mapping[str, int]) -> Mapping[str, int]:
-    """Node -> the cycles a frame that it is folded for."""
-    return dict.fromkeys(graph.by_name, cycles) if isinstance(cycles, int) else cycles
+    """Node -> the cycles that a frame of its own may take it."""
+    wanted = dict.fromkeys(graph.by_name, cycles) if isinstance(cycles, int) else cycles
+    return {name: graph.cycles_for(name, wanted[name]) for name in graph.by_name}
 
 
 def weight_groups(graph: Graph) -> tuple[tuple[Node, ...], ...]:

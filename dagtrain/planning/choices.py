@@ -126,7 +126,8 @@ class Pace:
         periods: Mapping[str, Fraction] | None = None,
     ) -> Pace:
         """Of a graph folded so.  Raises `FoldingError` when some layer can't be."""
-        engines = {node.name: node.layer.cycles_per_frame for node in fold_graph.run(graph, folds, parts).nodes}
+        folded = fold_graph.run(graph, folds, parts)
+        engines = {node.name: folded.cycles_per_frame(node) for node in folded.nodes}
         return cls._of(folds, engines, parts, periods or {})
 
     @classmethod

@@ -138,7 +138,8 @@ class LevelCosts:
             variant = original.at(home) if home not in (here, Home.LENT) else None
             if variant is not None:
                 try:
-                    folded = variant.fold(self._fold_cycles(node), self.tiles.get(node.name))
+                    own = self.folded.cycles_for(node.name, self._fold_cycles(node))
+                    folded = variant.fold(own, self.tiles.get(node.name))
                 except FoldingError:
                     continue
                 # a word a cycle is all that DRAM delivers
@@ -163,7 +164,8 @@ class LevelCosts:
             if can_be_dealt(lanes, port, parts) and self._may_lie_in_dram(node, port, parts):
                 stored = dram.fifo(lanes, port, depth, parts)
                 found += [parts] if stored.keeps_up else []
-                if found and dram.bytes_per_frame(stored) <= self.dealing.channel_bytes:
+                moved = dram.bytes_per_frame(stored) * self.folded.busy(node.name)
+                if found and moved <= self.dealing.channel_bytes:
                     break
         return found
 
@@ -234,7 +236,8 @@ class LevelCosts:
         if node.role is Role.HOST and self.host_on_network:
             for name, ends in self.links.host_ends(layer, self.cycles):
                 pieces += _pieces(Use.PORT, name, self._units(ends))
-        pieces += [piece for name, stored in units for piece in self._stored(name, stored)]
+        busy = self.folded.busy(node.name)
+        pieces += [piece for name, stored in units for piece in self._stored(name, stored, busy)]
         sizes = tuple(stored.unit.region_words * (stored.unit.format.data_bits // 8) for _, stored in units)
         relay_on = node.inputs["x"] if node.role is Role.RELAY else None
         dealt = tuple(fifos.values()) if any(parts > 1 for parts in fifos.values()) else ()
@@ -242,12 +245,13 @@ class LevelCosts:
             cycles=self._fold_cycles(node), memory=memory, fifos=tuple(fifos), relay_on=relay_on,
             multiplied=multiplies(layer), dealt=dealt,
         )  # fmt: skip
-        return Offer(choice, layer, tuple(pieces), sizes, self.tiles.get(node.name))
+        return Offer(choice, layer, tuple(pieces), sizes, self.tiles.get(node.name), busy)
 
-    def _stored(self, name: str, stored: Stored) -> Iterator[Piece]:
-        """A unit, its place in the tree of arbiters, and what it shares with others of a group."""
+    def _stored(self, name: str, stored: Stored, busy: Fraction) -> Iterator[Piece]:
+        """A unit, its place in the tree of arbiters, and what it shares with others of a group; ``busy``: share of all
+        frames that it works on."""
         (contents,), form = self._units([stored.unit]), stored.unit.format
-        yield Piece(Use.DRAM, contents, name, self.dram.bytes_per_frame(stored))
+        yield Piece(Use.DRAM, contents, name, self.dram.bytes_per_frame(stored) * busy)
         yield Piece(Use.DRAM, self._arbiter(form), name)
         if form != self.dram.format:
             for shared in self.widening(form):

@@ -9,9 +9,11 @@ the credits that receivers of any depth return at least.  What has no placement 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -53,10 +55,10 @@ class Foldings:
         groups = weight_groups(self.prices.graph)
         offers: dict[str, Mapping[str, Sequence[Configuration]]] = {}
         tiled: set[str] = set()
-        known: dict[tuple[Layer, ...], dict[str, Mapping[str, Sequence[Configuration]]]] = {}
+        known: dict[tuple[tuple[Layer, Fraction], ...], dict[str, Mapping[str, Sequence[Configuration]]]] = {}
         for group in groups:
             # layers of equal dimensions are as often the same as not
-            like = tuple(_like(node.layer) for node in group)
+            like = tuple(map(self._like, group))
             if like not in known:
                 known[like] = self._group(group)
             found = {node.name: menu for node, menu in zip(group, known[like].values(), strict=bool(known[like]))}
@@ -64,11 +66,11 @@ class Foldings:
             tiled |= found.keys()
         for node in self.prices.graph.nodes:
             if node.name not in offers:
-                like = (_like(node.layer),)
+                like = (self._like(node),)
                 if like not in known:
                     known[like] = self._group((node,))
                 (menu,) = known[like].values() or (None,)
-                offers[node.name] = self._alone(node.layer) if menu is None else _untied(menu)
+                offers[node.name] = self._alone(node) if menu is None else _untied(menu)
         level = PricedLevel(offers, frozenset(tiled), {}, {})
         cluster = self.prices.cluster
         credit_words = most_credit_words(self.prices.graph, cluster.link_word_bits, cluster.network_cycles)
@@ -147,7 +149,7 @@ class Foldings:
         ways: list[dict[str, dict[str, list[Configuration]]]] = []
         homes = {node.name: _homes(node.layer) for node in group}
         for tile in lead.layer.tiles(ANY_PACE):
-            way = {node.name: self._with(homes[node.name], tile) for node in group}
+            way = {node.name: self._with(homes[node.name], tile, self._busy(node)) for node in group}
             if all(way.values()):
                 ways.append(way)
         best = list(_best(ways))
@@ -156,8 +158,18 @@ class Foldings:
             for node in group
         }
 
-    def _with(self, homes: Mapping[Home, Layer], tile: Tile) -> dict[str, list[Configuration]]:
-        """A node of a weight group with that tile, its memory at any home; nothing where it can't have the tile."""
+    def _busy(self, node: Node) -> Fraction:
+        """Share of all frames that a node works on."""
+        return self.prices.graph.busy(node.name)
+
+    def _like(self, node: Node) -> tuple[Layer, Fraction]:
+        """What is the same of nodes of equal needs: the layer without what tells its random bits from others'."""
+        return with_random_bits_of(node.layer, 0), self._busy(node)
+
+    def _with(self, homes: Mapping[Home, Layer], tile: Tile, busy: Fraction) -> dict[str, list[Configuration]]:
+        """A node of a weight group with that tile, its memory at any home; nothing where it can't have the tile.
+
+        ``busy``: share of all frames that it works on."""
         label = f"{tile.po}x{tile.pi}x{tile.pk}"
         if not homes:
             # it follows the engines
@@ -178,18 +190,20 @@ class Foldings:
         return {
             part.name: [
                 Configuration(
-                    label=f"{label} {home.value}", cycles_per_frame=min(paces), tile=label, payload=home.value,
+                    label=f"{label} {home.value}", cycles_per_frame=math.ceil(min(paces) * busy), tile=label,
+                    payload=home.value,
                     dsp=part.dsp_blocks({(width, width): multipliers}), m20k=_blocks(variant, part),
-                    dram_bytes_per_frame=_moved_bytes(variant, self.prices.cluster.dram_apart),
+                    dram_bytes_per_frame=math.floor(_moved_bytes(variant, self.prices.cluster.dram_apart) * busy),
                 )
                 for home, variant in folded.items()
             ]
             for part in self.prices.parts
         }  # fmt: skip
 
-    def _alone(self, layer: Layer) -> dict[str, list[Configuration]]:
+    def _alone(self, node: Node) -> dict[str, list[Configuration]]:
         """A node without weights in tiles: every number of lanes."""
-        variants = {(variant.cycles_per_frame, variant.multipliers) for variant in _variants(layer)}
+        found = ((variant.cycles_per_frame, variant.multipliers) for variant in _variants(node.layer))
+        variants = {(math.ceil(pace * self._busy(node)), multipliers) for pace, multipliers in found}
         return {
             part.name: [
                 Configuration(
@@ -205,11 +219,6 @@ class Foldings:
 def _untied(menu: Mapping[str, Sequence[Configuration]]) -> dict[str, list[Configuration]]:
     """Configurations of an engine that shares its tile with no other."""
     return {part: [replace(configuration, tile=None) for configuration in found] for part, found in menu.items()}
-
-
-def _like(layer: Layer) -> Layer:
-    """The layer without what tells its random bits from others'."""
-    return with_random_bits_of(layer, 0)
 
 
 def _homes(layer: Layer) -> dict[Home, Layer]:

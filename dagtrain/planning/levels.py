@@ -39,7 +39,7 @@ def fastest_cycles(problem: Problem) -> int:
 
 def _first_cycles(problem: Problem, most: float) -> int:
     """The least T in steps at which all engines can be folded with so many multipliers at most."""
-    macs = sum(node.layer.macs for node in problem.graph.nodes)
+    macs = sum(node.layer.macs * problem.graph.busy(node.name) for node in problem.graph.nodes)
     blocks = problem.capacity("dsp")
     cycles = max(1, math.ceil(macs / (MULTIPLIERS_PER_DSP * max(1, blocks))))
     while True:

@@ -69,8 +69,8 @@ def network_links(
         frames = graph.recipe.batch if tensor.kind.per_batch else 1
         yield Link(
             source=producer.name, target=consumer.name, kind=tensor.kind,
-            bits_per_frame=Fraction(words * word_bits, frames),
-            credit_bits_per_frame=Fraction(back, frames),
+            bits_per_frame=Fraction(words * word_bits, frames) * graph.passing(edge),
+            credit_bits_per_frame=Fraction(back, frames) * graph.passing(edge),
         )  # fmt: skip
 
 
@@ -96,6 +96,8 @@ def most_credit_words(graph: Graph, word_bits: int, network_cycles: int = NETWOR
             continue
         else:
             tensors = MOST_BEHIND if others else MOST_ALONE
+            # of copies, those that come one turn sooner from one batch to the next
+            tensors += graph.turns_are_uneven(edge)
             beyond = burst_elements(source.tensor.shape) + (REGISTER_BEATS + 1) * sink.tensor.shape[-1]
         words = wire_words(sink.elements, sink.tensor.fixed.width, word_bits)
         lying = tensors * words + -(-beyond * words // sink.elements) + 2 * tensors

@@ -53,11 +53,13 @@ class Offer:
     dram_bytes: tuple[int, ...]
     # of weights; members of a group must agree
     tile: Tile | None
+    # share of all frames that it works on
+    busy: Fraction = Fraction(1)
 
     @property
     def cycles_per_frame(self) -> int:
-        """Of the engine."""
-        return self.layer.cycles_per_frame
+        """Of the engine, of all frames."""
+        return math.ceil(self.layer.cycles_per_frame * self.busy)
 
     @property
     def dram_bytes_per_frame(self) -> int:

@@ -204,7 +204,7 @@ class Engine:
 
     node: str
     kind: str
-    # multiplications a frame
+    # multiplications a frame of its own
     macs: int
     multipliers: int
     # by the layer's own rule
@@ -215,6 +215,8 @@ class Engine:
     waits_for: str = ""
     # cycles of its device in one of the plan's clock
     speed: float = 1.0
+    # share of all frames that it works on
+    busy: float = 1.0
 
     @property
     def declared(self) -> float:
@@ -228,7 +230,7 @@ class Engine:
 
     def at(self, cycles_per_frame: int) -> float:
         """MAC-slot efficiency in a pipeline whose slowest node needs this many cycles of the plan's clock."""
-        return self.macs / (self.multipliers * cycles_per_frame * self.speed)
+        return self.macs * self.busy / (self.multipliers * cycles_per_frame * self.speed)
 
     @property
     def wasted(self) -> str:
@@ -263,6 +265,7 @@ def engines(contents: Contents) -> tuple[Engine, ...]:
                 measured_cycles=None if record is None else float(record["cycles_per_frame"]),
                 waits_for="" if record is None else str(record.get("waits_for", "")),
                 speed=clocks[homes[node.name]] / contents.plan.clock_hz,
+                busy=float(contents.folded.busy(node.name)),
             )
         )
     return tuple(found)

@@ -50,7 +50,7 @@ class Roofline:
 
     device: str
     # multiplications a frame of its nodes
-    macs: int
+    macs: Fraction
     # multiplications a second of all DSP blocks that the plan may use
     peak: Fraction
     ways: tuple[Way, ...]
@@ -100,7 +100,7 @@ class EnginePoint:
     node: str
     device: str
     # multiplications a frame
-    macs: int
+    macs: Fraction
     # way -> bytes a frame of its streams: to DRAM and back; in their busier direction between FPGAs
     bytes_per_frame: Mapping[str, Fraction]
     # multiplications a second: of all its multipliers, inside a batch, and as co-simulated; None where none told
@@ -129,7 +129,7 @@ def engine_points(contents: Contents) -> tuple[EnginePoint, ...]:
     found = []
     for node in contents.folded.nodes:
         if is_engine(node.layer):
-            item, macs = items[node.name], node.layer.macs
+            item, macs = items[node.name], node.layer.macs * contents.folded.busy(node.name)
             sent, got = (
                 sum(Fraction(one.bits_per_frame) for one in plan.crossings if getattr(one, end) == node.name)
                 for end in ("source", "target")
@@ -156,13 +156,13 @@ def rooflines(contents: Contents) -> tuple[Roofline, ...]:
     plan, homes = contents.plan, placed(contents.plan)
     found = []
     for use in plan.devices:
-        here = [node.layer for node in contents.folded.nodes if homes[node.name] == use.device]
-        made = [products_a_block(use, layer) for layer in here if is_engine(layer)]
+        here = [node for node in contents.folded.nodes if homes[node.name] == use.device]
+        made = [products_a_block(use, node.layer) for node in here if is_engine(node.layer)]
         per_block = max(made, default=_products(use, USUAL_BITS))
         found.append(
             Roofline(
                 device=use.device,
-                macs=sum(layer.macs for layer in here),
+                macs=sum((node.layer.macs * contents.folded.busy(node.name) for node in here), Fraction()),
                 peak=use.dsp_capacity * per_block * (use.clock_hz or plan.clock_hz),
                 ways=(_dram(use), _network(use)),
                 steady_fps=Fraction(plan.clock_hz, plan.cycles_per_frame),

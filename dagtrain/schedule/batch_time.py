@@ -33,7 +33,7 @@ from dagtrain.graph.ir import Graph, Node, is_delayed
 from dagtrain.schedule.departures import Departures, Taking
 from dagtrain.schedule.network import Hop, Network, Transfer, port_cycles_per_frame
 from hdl.layers.passage import LONG_AGO, Flow, Passage
-from hdl.recipe import Recipe
+from hdl.recipe import Dealt, Recipe
 from hdl.streams import queue_latency
 from hdl.streams.width import AdapterKind, adapter_kind
 from hdl.tensor import Port
@@ -126,9 +126,11 @@ class _Step:
     sources: Mapping[str, tuple[str, bool]]
     # what a cycle of its device lasts, in cycles of the cluster's clock
     period: float = 1.0
+    # which frames it gets; None: all
+    dealt: Dealt | None = None
 
     @classmethod
-    def of(cls, node: Node, period: Fraction | None) -> _Step:
+    def of(cls, node: Node, period: Fraction | None, dealt: Dealt | None) -> _Step:
         """Of a node of the folded graph."""
         layer = node.layer
 
@@ -143,7 +145,7 @@ class _Step:
             for port in layer.sources
             if port.name in node.outputs
         }
-        return cls(Passage(layer), tuple(sinks), sources, float(period or 1))
+        return cls(Passage(layer), tuple(sinks), sources, float(period or 1), dealt)
 
     @property
     def begins(self) -> float:
@@ -177,7 +179,13 @@ class BatchClock:
         order: Order = Order.OLDEST,
     ) -> None:
         self.recipe = recipe
-        self.steps = [_Step.of(node, periods.get(node.name)) for node in graph.nodes]
+
+        def dealt(found: Mapping[str, Dealt]) -> dict[str, Dealt]:
+            return {name: replace(one, batch=recipe.batch, staleness=recipe.staleness) for name, one in found.items()}
+
+        # edge that not all frames pass -> which do
+        self.dealt, nodes = dealt(graph.dealt_edges), dealt(graph.dealt)
+        self.steps = [_Step.of(node, periods.get(node.name), nodes.get(node.name)) for node in graph.nodes]
         index = {node.name: number for number, node in enumerate(graph.nodes)}
         # node -> the other one that reads the same weights
         self.beside: dict[int, int] = {}
@@ -196,17 +204,17 @@ class BatchClock:
         frame_cycles = math.ceil(slowest_engine(graph, periods))
         self.network = Network(hops, frame_cycles, turns=order is Order.TURNS)
         # node -> (frames that it may be ahead of who reads behind it, cycles until it knows of room there, who that
-        # is), where a node may run ahead of older frames
-        self.rooms: list[list[tuple[float, float, int]]] = [[] for _ in self.steps]
+        # is, on which edge), where a node may run ahead of older frames
+        self.rooms: list[list[tuple[float, float, int, str]]] = [[] for _ in self.steps]
         if order is Order.TURNS:
             for number, step in enumerate(self.steps):
                 edges = [edge for edge, per_batch in step.sources.values() if ways[edge].room and not per_batch]
-                self.rooms[number] = [(*ways[edge].ahead, self.users[edge][0]) for edge in edges]
+                self.rooms[number] = [(*ways[edge].ahead, self.users[edge][0], edge) for edge in edges]
         # edge -> when each version of its weights had left, the first one of an update first; when the last tensor of
         # each batch had passed at the producer
         self.versions: dict[str, list[float]] = {}
         self.ends: dict[str, list[float]] = defaultdict(list)
-        # node -> the frame that it does next; when it had done each one before
+        # node -> the frame that it does next; when it had done each of its frames before
         self.frames = [self._first_frame(step, 0) for step in self.steps]
         self.done: list[list[float]] = [[] for _ in self.steps]
         # (edge, frame) -> how that comes to its consumer; edge -> what waits to cross the network, the first on its way
@@ -225,8 +233,13 @@ class BatchClock:
 
     def _first_frame(self, step: _Step, frame: int) -> int:
         """The first frame from this one on that a node has work with."""
-        batch = self.recipe.batch
-        return (frame // batch + 1) * batch - 1 if step.passage.works_per_batch else frame
+        if step.passage.works_per_batch:
+            return self._last_of_batch(frame)
+        return frame if step.dealt is None else step.dealt.frame(step.dealt.index(frame))
+
+    def _last_of_batch(self, frame: int) -> int:
+        """The last frame of a frame's batch."""
+        return (frame // self.recipe.batch + 1) * self.recipe.batch - 1
 
     def batch(self) -> list[float]:
         """Takes one more batch through the graph; when the last tensor of it had passed, of every edge."""
@@ -240,14 +253,10 @@ class BatchClock:
             if edge:
                 self._carry(edge)
             else:
+                before = self.frames[number]
                 self._take(number)
-                behind -= self.frames[number] >= goal > self.done_until(number)
+                behind -= self.frames[number] >= goal > before
         return [ends[self.batches - 1] for ends in self.ends.values()]
-
-    def done_until(self, number: int) -> int:
-        """The frame that a node did last."""
-        step = self.steps[number]
-        return self.frames[number] - (self.recipe.batch if step.passage.works_per_batch else 1)
 
     # ---- what can be worked out
 
@@ -265,13 +274,15 @@ class BatchClock:
     def _begins(self, number: int) -> float | None:
         """About when a node's next frame begins; None if something that it waits for is not known."""
         step, frame = self.steps[number], self.frames[number]
-        begins = step.begins
-        if number in self.departures.making and (step.passage.strips or self._ends_batch(frame)):
+        begins, ends_batch = step.begins, self._ends_batch(frame, step.dealt)
+        if number in self.departures.making and (step.passage.strips or ends_batch):
             return None
         version = self.recipe.version(frame)
         beside = self.beside.get(number)
-        if beside is not None and self.frames[beside] < frame and version > self.recipe.version(frame - 1):
-            return None
+        if beside is not None and self.frames[beside] < frame:
+            before = frame - 1 if step.dealt is None or not frame else step.dealt.frame(step.dealt.index(frame) - 1)
+            if version > self.recipe.version(before):
+                return None
         for _, edge, when in step.sinks:
             if when is _When.VERSION:
                 versions = self.versions.get(edge, [])
@@ -279,16 +290,26 @@ class BatchClock:
                     return None
                 if version:
                     begins = max(begins, versions[version - 1])
-            elif self._ends_batch(frame) or when is _When.FRAME:
-                flow = self.arriving.get((edge, frame))
+            elif ends_batch if when is _When.BATCH else self._passes(edge, frame):
+                flow = self.arriving.get(self._key(edge, frame, when))
                 if flow is None:
                     return None
                 begins = max(begins, flow.first)
         room = self._room(number)
         return None if room is None else max(begins, room)
 
-    def _ends_batch(self, frame: int) -> bool:
-        return (frame + 1) % self.recipe.batch == 0
+    def _ends_batch(self, frame: int, dealt: Dealt | None) -> bool:
+        """Whether a frame is the last one of its batch, among those that are dealt so."""
+        return (frame + 1) % self.recipe.batch == 0 if dealt is None else dealt.ends_batch(frame)
+
+    def _passes(self, edge: str, frame: int) -> bool:
+        """Whether a frame passes an edge, of which the producer or the consumer has it."""
+        dealt = self.dealt.get(edge)
+        return dealt is None or frame % dealt.batch % dealt.copies == dealt.copy
+
+    def _key(self, edge: str, frame: int, when: _When) -> tuple[str, int]:
+        """What comes at a sink with a frame, in `arriving`: of a batch, with the last one of all."""
+        return edge, frame if when is _When.FRAME else self._last_of_batch(frame)
 
     def _room(self, number: int) -> float | None:
         """The cycle from which the FIFOs behind a node have room for all of its next frame when that ends; None if that
@@ -296,14 +317,21 @@ class BatchClock:
 
         A FIFO of 2.3 frames has room for frame 5 when 0.7 of frame 3 are out."""
         found = LONG_AGO
-        for room, back, user in self.rooms[number]:
-            frame = self.frames[number] - int(room)
+        for room, back, user, edge in self.rooms[number]:
+            frame, dealt = self.frames[number], self.dealt.get(edge)
+            if dealt is not None:
+                if not self._passes(edge, frame):
+                    continue
+                frame = dealt.index(frame)
+            frame -= int(room)
             if frame >= 0:
-                done = self.done[user]
-                if frame >= len(done):
+                done, (earlier, last) = self.done[user], (max(0, frame - 1), frame)
+                if dealt is not None and self.steps[user].dealt is None:
+                    # all frames are the user's
+                    earlier, last = dealt.frame(earlier), dealt.frame(last)
+                if last >= len(done):
                     return None
-                before = done[frame - 1] if frame else done[frame]
-                found = max(found, done[frame] - (room - int(room)) * (done[frame] - before) + back)
+                found = max(found, done[last] - (room - int(room)) * (done[last] - done[earlier]) + back)
         return found - self.steps[number].cycles_per_frame
 
     # ---- working it out
@@ -311,7 +339,7 @@ class BatchClock:
     def _take(self, number: int) -> None:
         """The next frame of a node."""
         step, frame = self.steps[number], self.frames[number]
-        version, ends_batch = self.recipe.version(frame), self._ends_batch(frame)
+        version, ends_batch = self.recipe.version(frame), self._ends_batch(frame, step.dealt)
         room = self._room(number)
         assert room is not None, "a frame is taken once all is known"
         step.passage.hold(room / step.period)
@@ -321,8 +349,8 @@ class BatchClock:
             if when is _When.VERSION:
                 if version:
                     weights = max(weights, self.versions[edge][version - 1])
-            elif ends_batch or when is _When.FRAME:
-                arriving[name] = self.arriving.pop((edge, frame))
+            elif ends_batch if when is _When.BATCH else self._passes(edge, frame):
+                arriving[name] = self.arriving.pop(self._key(edge, frame, when))
         made = step.frame(arriving, weights, ends_batch=ends_batch)
         self.waited |= step.passage.waited
         done = [made[name].last for name, (_, per_batch) in step.sources.items() if name in made and not per_batch]
@@ -334,8 +362,8 @@ class BatchClock:
         if offered or step.passage.works_per_batch:
             self._left(self.departures.make(number, offered, self._taking(step, arriving)))
         for name, (edge, per_batch) in step.sources.items():
-            if name in made:
-                self._offer(edge, frame, made[name], per_batch)
+            if name in made and (per_batch or self._passes(edge, frame)):
+                self._offer(edge, self._last_of_batch(frame) if per_batch else frame, made[name], per_batch)
         self._look(number)
         for _, edge, _ in step.sinks:
             self._look(self.makers[edge])
@@ -344,7 +372,7 @@ class BatchClock:
 
     def _offer(self, edge: str, frame: int, flow: Flow, per_batch: bool) -> None:
         """A tensor leaves its producer."""
-        if self._ends_batch(frame):
+        if self._ends_batch(frame, self.dealt.get(edge)):
             self.ends[edge].append(flow.last)
         hop = self.ways[edge].hop
         if hop is None:
@@ -436,18 +464,23 @@ def _batch_cycles(
     shorter ones are not tried, but where ports are full, and hold up what new weights wait for."""
     recipe = graph.recipe
     slowest = max(slowest_engine(graph, periods), _busiest_port(graph, ways))
-    short = SHORT_BATCH
+    # frames after which turns of copies come again; batches of no whole number of these are worked out as they are
+    turns = math.lcm(*(frames.copies for frames in graph.dealt.values()))
+    if recipe.batch % turns:
+        return _long_run(graph, ways, recipe.batch, recipe.staleness, periods, order)[0]
+    short = SHORT_BATCH * turns
     there_and_back = 0.0
     if order is Order.OLDEST and min(recipe.staleness, recipe.batch // MUCH_LONGER) >= short:
-        there_and_back, _ = _long_run(graph, ways, 1, 0, periods, order)
+        there_and_back, _ = _long_run(graph, ways, turns, 0, periods, order)
     while short * MUCH_LONGER <= recipe.batch:
         # the frames that may be stale are some of one batch, or so many that nothing ever waits
         some, all_of_it = 2 * (recipe.staleness + 1) <= short, recipe.staleness >= short
         if some or (all_of_it and short * slowest >= there_and_back):
             cycles, waited = _long_run(graph, ways, short, min(recipe.staleness, short), periods, order)
             if some or not waited:
-                one_less, _ = _long_run(graph, ways, short - 1, min(recipe.staleness, short - 1), periods, order)
-                more = cycles - one_less
+                less = short - turns
+                fewer, _ = _long_run(graph, ways, less, min(recipe.staleness, less), periods, order)
+                more = (cycles - fewer) / turns
                 if more >= slowest - 2 * SAME_CYCLES:
                     return cycles + (recipe.batch - short) * more
         short *= 2
@@ -456,12 +489,17 @@ def _batch_cycles(
 
 def _busiest_port(graph: Graph, ways: Mapping[str, Way]) -> float:
     """Cycles that a frame takes of it, with its share of what goes once a batch."""
-    sources = ((source, ways[edge].hop) for edge, _p, source, _c, _s in graph.streams)
+    sources = ((edge, source, ways[edge].hop) for edge, _p, source, _c, _s in graph.streams)
     return port_cycles_per_frame(
-        (hop, math.ceil(source.elements / hop.word) / (graph.recipe.batch if source.tensor.kind.per_batch else 1))
-        for source, hop in sources
+        (hop, math.ceil(source.elements / hop.word) * _tensors_per_frame(graph, edge, source))
+        for edge, source, hop in sources
         if hop
     )
+
+
+def _tensors_per_frame(graph: Graph, edge: str, source: Port) -> float:
+    """Those that pass an edge."""
+    return 1 / graph.recipe.batch if source.tensor.kind.per_batch else float(graph.passing(edge))
 
 
 def _long_run(
@@ -495,8 +533,10 @@ def _slowest_edge(ends: Sequence[Sequence[float]], batches: int) -> float:
 
 
 def slowest_engine(graph: Graph, periods: Mapping[str, Fraction] = ONE_CLOCK) -> float:
-    """Cycles a frame."""
-    return max(node.layer.cycles_per_frame * float(periods.get(node.name, 1)) for node in graph.nodes)
+    """Cycles a frame; of one of several copies, a frame of all."""
+    return max(
+        node.layer.cycles_per_frame * float(graph.busy(node.name) * periods.get(node.name, 1)) for node in graph.nodes
+    )
 
 
 def edge_ways(

@@ -8,6 +8,10 @@ later; both plus the layer's pipeline.  An edge that crosses the network begins 
 What makes maps again for the way back (`Role.RECOMPUTE`) works as late as those who want them allow: FIFOs behind it
 are shallow and soon full, and what it makes them of waits in front of it.
 
+Where frames are dealt out to copies of a layer, one of them passes the edges between in each so many intervals, and may
+take that long.  Each copy counts from when its own first frame is dealt; what collects their frames again gets the end
+of one while the next ones come, and hands each on within an interval.
+
 Cycles are those of the cluster's clock; a node on a device of another clock takes more or fewer of them for its own.
 """
 
@@ -15,12 +19,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 import numpy as np
 
 from dagtrain.graph.ir import Graph, Node, Role, is_delayed
+from hdl.recipe import Dealt
 from hdl.tensor import Port
 
 
@@ -35,6 +40,14 @@ class Flow:
     def later(self, cycles: int) -> Flow:
         """The same flow, later."""
         return Flow(self.first + cycles, self.last + cycles)
+
+    def within(self, cycles: int) -> Flow:
+        """The same flow, no longer than so many cycles up to its end."""
+        return Flow(max(self.first, self.last - cycles), self.last)
+
+    def at_least(self, cycles: int) -> Flow:
+        """The same flow, so many cycles long or longer."""
+        return Flow(self.first, max(self.last, self.first + cycles))
 
     def at(self, share: float) -> float:
         """When that share of the frame has passed."""
@@ -57,18 +70,22 @@ class Schedule:
     offered: Mapping[str, Flow]
     # edge -> how its consumer takes it
     taken: Mapping[str, Flow]
+    # edge that not all frames pass -> which of every batch do
+    dealt: Mapping[str, Dealt] = field(default_factory=dict)
 
     def frames_waiting(self, edge: str) -> float:
         """The most of a frame, or of several, that lies on a per-frame edge at any time in steady state."""
-        offered, taken = self.offered[edge], self.taken[edge]
-        span = math.ceil((max(offered.last, taken.last) - offered.first) / self.cycles) + 1
+        offered, taken, cycles = self.offered[edge], self.taken[edge], self.cycles
+        uneven = 0
+        if edge in self.dealt:
+            frames = self.dealt[edge]
+            # where copies don't divide a batch, a frame comes a turn sooner behind each, and waits for the one before
+            cycles, uneven = math.floor(cycles / frames.busy), frames.batch % frames.copies > 0
+        span = math.ceil((max(offered.last, taken.last) - offered.first) / cycles) + 1
+        shifts = [shift * cycles for shift in range(-span, span + 1)]
         corners = (offered.first, offered.last, taken.first, taken.last)
-        return max(self._lying(offered, taken, cycle, span) for cycle in corners)
-
-    def _lying(self, offered: Flow, taken: Flow, cycle: int, span: int) -> float:
-        return sum(
-            offered.passed(cycle + shift * self.cycles) - taken.passed(cycle + shift * self.cycles)
-            for shift in range(-span, span + 1)
+        return uneven + max(
+            sum(offered.passed(cycle + shift) - taken.passed(cycle + shift) for shift in shifts) for cycle in corners
         )
 
 
@@ -95,15 +112,23 @@ def schedule(
         for port, edge in node.inputs.items():
             if port in arrivals:
                 taken[edge] = _taken(node, port, arrivals, lasting)
+                if node.layer.dealt(port) is not None:
+                    taken[edge] = taken[edge].within(cycles)
         for port, edge in node.outputs.items():
             host = not arrivals
             offered[edge] = (
                 _from_host(node.layer.port(port), cycles) if host else _offered(node, port, arrivals, lasting)
             )
+            if any(node.layer.dealt(sink) is not None for sink in arrivals):
+                offered[edge] = offered[edge].within(cycles)
+            if node.layer.dealt(port) is not None:
+                # waits behind, and leaves as fast as copies need it
+                beats = node.layer.port(port).beats
+                offered[edge] = offered[edge].at_least(math.floor(cycles / graph.passing(edge)) * (beats - 1) // beats)
     for node in reversed(graph.nodes):
         if node.role is Role.RECOMPUTE:
             _hold_back(graph, node, crossing, offered, taken, Lasting((periods or {}).get(node.name)))
-    return Schedule(cycles, offered, taken)
+    return Schedule(cycles, offered, taken, graph.dealt_edges)
 
 
 def needed_staleness(graph: Graph, plan: Schedule, crossing_cycles: Mapping[str, int] | None = None) -> int:

@@ -265,7 +265,8 @@ class Passage:
         begins = math.inf
         for port, per_batch in self.sources:
             if not per_batch:
-                times = (taken[sink].at(count) for sink, count in self._needs[port.name].items())
+                # of what takes frames in turns, the one whose turn it is
+                times = (taken[sink].at(count) for sink, count in self._needs[port.name].items() if sink in taken)
                 offered = reduce(np.maximum, times)
                 begins = min(begins, float(offered[0]))
                 offered = np.maximum(offered, began) + self._latencies[port.name]

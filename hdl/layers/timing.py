@@ -13,6 +13,7 @@ from hdl.layers.folding import lanes_for
 from hdl.layers.shape import Shape
 from hdl.parts.catalogue import DEFAULT_PARTS
 from hdl.parts.part import Part
+from hdl.recipe import Dealt
 from hdl.strips import Strips
 from hdl.tensor import Tile
 
@@ -77,9 +78,14 @@ class Timing(Shape):
         return folded
 
     def frames_at(self, port: str, frames: int) -> int:
-        """How many of the first frames of a batch pass a port; less than all only where they are dealt out."""
+        """How many of the first frames of a batch pass a port."""
+        dealt = self.dealt(port)
+        return frames if dealt is None else dealt.share(frames)
+
+    def dealt(self, port: str) -> Dealt | None:
+        """Which of the frames that the layer gets pass a port; None: all of them."""
         del port
-        return frames
+        return None
 
     @property
     def most_beats(self) -> int:

@@ -5,6 +5,9 @@
 
 Of each batch the first frame goes to copy 0, the next one to copy 1, and so on; so a copy gets as many of every batch
 (`hdl.recipe.Dealt`).  Collected in the same turns, all frames are where they were.
+
+A copy has as many times longer for a frame as there are copies, and may take fewer lanes a beat for that.  What comes
+faster than it goes waits behind `Deal`; in front of `Collect` it waits in the FIFO that every sink has.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
+from myhdl import block
 
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray
@@ -26,8 +30,11 @@ from hdl.layers.meaning import State
 from hdl.recipe import Dealt, Recipe
 from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream
-from hdl.streams import collect, deal
+from hdl.streams import collect, deal, queue, queue_latency
 from hdl.tensor import Kind, Port, Tensor, Tile
+
+# beats that wait at a copy beside those that its pace makes
+SLACK = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,9 +65,9 @@ class _InTurns(Layer):
     def _ports_of_copies(self, name: str) -> tuple[Port, ...]:
         return tuple(self._port(f"{name}{copy}") for copy in range(self.copies))
 
-    def _share(self, copy: int, frames: int) -> int:
-        """How many of the first frames of a batch are a copy's."""
-        return Dealt(copy=copy, copies=self.copies, batch=self.recipe.batch, staleness=0).share(frames)
+    def _of_copy(self, copy: int) -> Dealt:
+        """The frames of a copy."""
+        return Dealt(copy=copy, copies=self.copies, batch=self.recipe.batch, staleness=self.recipe.staleness)
 
     @property
     def elements(self) -> int:
@@ -71,11 +78,6 @@ class _InTurns(Layer):
     def cycles_per_frame(self) -> int:
         """A beat a cycle."""
         return self.elements // self.lanes
-
-    @property
-    def pipeline_cycles(self) -> int:
-        """None."""
-        return 0
 
     def fold(self, cycles: int, tile: Tile | None = None) -> Self:
         """As many lanes as its neighbours have by the same rule."""
@@ -103,7 +105,7 @@ class _InTurns(Layer):
 class Deal(_InTurns):
     """Sink ``x``; sources ``y0``, ``y1``, …, each with its copy's frames.
 
-    Costs counters and a multiplexer of ready, and no cycle."""
+    Costs counters, a multiplexer of ready, and a queue for most of a frame of each copy."""
 
     @property
     def sinks(self) -> tuple[Port, ...]:
@@ -115,9 +117,21 @@ class Deal(_InTurns):
         """y0, y1, …"""
         return self._ports_of_copies("y")
 
-    def frames_at(self, port: str, frames: int) -> int:
-        """Of a source its copy's share."""
-        return frames if port == "x" else self._share(int(port[1:]), frames)
+    def dealt(self, port: str) -> Dealt | None:
+        """Of a source its copy's."""
+        return None if port == "x" else self._of_copy(int(port[1:]))
+
+    @property
+    def waiting_beats(self) -> int:
+        """Beats of a copy's frame that wait, so that it comes in one interval and goes in as many as there are
+        copies."""
+        beats = self.cycles_per_frame
+        return beats - beats // self.copies + SLACK
+
+    @property
+    def pipeline_cycles(self) -> int:
+        """The queue's."""
+        return queue_latency(self.waiting_beats)
 
     def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
         """Every so many frames to each."""
@@ -134,8 +148,7 @@ class Deal(_InTurns):
     ) -> Instances:
         """See `hdl.streams.deal`."""
         del images
-        ys = [streams[port.name] for port in self.sources]
-        return deal(domain, streams["x"], ys, turn=self.cycles_per_frame, turns=self.recipe.batch)
+        return deal_frames(domain, streams["x"], [streams[port.name] for port in self.sources], cfg=self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,6 +156,11 @@ class Collect(_InTurns):
     """Sinks ``x0``, ``x1``, …, each with its copy's frames; source ``y``.
 
     Costs counters and a multiplexer, and no cycle."""
+
+    @property
+    def pipeline_cycles(self) -> int:
+        """None."""
+        return 0
 
     @property
     def sinks(self) -> tuple[Port, ...]:
@@ -154,9 +172,9 @@ class Collect(_InTurns):
         """y."""
         return (self._port("y"),)
 
-    def frames_at(self, port: str, frames: int) -> int:
-        """Of a sink its copy's share."""
-        return frames if port == "y" else self._share(int(port[1:]), frames)
+    def dealt(self, port: str) -> Dealt | None:
+        """Of a sink its copy's."""
+        return None if port == "y" else self._of_copy(int(port[1:]))
 
     def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
         """One frame of each in turn."""
@@ -175,6 +193,20 @@ class Collect(_InTurns):
         del images
         xs = [streams[port.name] for port in self.sinks]
         return collect(domain, xs, streams["y"], turn=self.cycles_per_frame, turns=self.recipe.batch)
+
+
+@block
+def deal_frames(domain: ClockReset, x: Stream, ys: Sequence[Stream], *, cfg: Deal) -> Instances:
+    """See `hdl.streams.deal`; a queue in front of each copy.
+
+    Ports:
+        x: in, stream of ``cfg.lanes`` codes of ``cfg.x_fixed``.
+        ys: out, streams as wide as ``x``.
+    """
+    dealt = [Stream(x.width) for _ in ys]
+    turns = deal(domain, x, dealt, turn=cfg.cycles_per_frame, turns=cfg.recipe.batch)
+    waits = [queue(domain, dealt[i], ys[i], depth=cfg.waiting_beats) for i in range(len(ys))]
+    return turns, waits
 
 
 def _in_turn(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
