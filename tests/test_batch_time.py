@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -30,6 +31,7 @@ from tests.cosim_support import (
     BATCH,
     CLOSE,
     DEVICES,
+    copied_net,
     inception_net,
     placement,
     residual_net,
@@ -46,6 +48,10 @@ NETS = {
     "inception": inception_net,
     "twelve": twelve_net,
     "squeezed": squeezed_net,
+    "two of a layer": partial(copied_net, copies={"conv2": 2}),
+    "two of a stretch": partial(copied_net, copies={"conv2": 2, "relu2": 2}),
+    "three": partial(copied_net, copies={"conv*": 3}),
+    "four of all": partial(copied_net, copies={"*": 4}),
 }
 NETWORK_CYCLES = 90
 # what long batches reckoned from short ones may differ: room at ports is kept in bins of a few cycles
@@ -283,6 +289,13 @@ def test_gradient_engines_rest_until_their_sums_have_left(edge: str, credits: in
         # ports that are faster than engines
         ("residual", "dealt out", 0, 700, 4, 16),
         ("residual", "dealt out", 4, 700, 8, 16),
+        # copies, which take up to four intervals for a frame: a pixel a cycle where frames part; all of them, drained
+        # and not; a batch that they don't divide, whose FIFOs take long to fill; over links
+        ("two of a layer", "one", 16, 40, 14, 16),
+        ("four of all", "one", 16, 60, 14, 16),
+        ("four of all", "one", 0, 200, 4, 16),
+        ("three", "one", 16, 200, 40, 16),
+        ("two of a stretch", "dealt out", 9, 300, 9, 16),
     ],
 )
 def test_batches_take_the_cycles_that_are_said(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
+from fractions import Fraction
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -29,18 +31,22 @@ from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.passes.memory_home import keep_in_dram
 from dagtrain.passes.replicate import COPY, parse_copies, replicate
 from dagtrain.passes.widths import Widths
+from dagtrain.planning.link_costs import network_links
 from dagtrain.progress import Silent
+from dagtrain.schedule.buffers import fifo_beats
+from dagtrain.schedule.schedule import schedule
 from dagtrain.training.emulator import Emulator
 from dagtrain.training.feeds import feeds_of, synthetic_feeds
 from dagtrain.training.sources import load_digits
 from hdl.cache import cache_folder
 from hdl.errors import DagtrainError, ShapeError
+from hdl.layers.capabilities import is_engine
 from hdl.layers.wiring.deal import Collect, Deal
 from hdl.layers.wiring.host import METRICS
 from hdl.recipe import Dealt, Recipe
 from importers.onnx import NormMode, import_model
 from tests.cosim_support import DEVICES, TINY_DRAM, simulate_design
-from tests.flow_support import new_case, quick_costs
+from tests.flow_support import CLUSTER, new_case, quick_costs, with_few_dsp
 
 BATCHES = 4
 # cycles a frame of circuits, and of some of a copy that is slow on purpose
@@ -110,6 +116,61 @@ def test_each_frame_of_a_copy_has_the_version_that_it_has_in_one(copies: int, st
             assert own.version(index) == recipe.version(own.frame(index))
             found[own.frame(index)] = copy
     assert found == {frame: frame % recipe.batch % copies for frame in range(frames)}
+
+
+@pytest.mark.parametrize("copies", [2, 3, 5])
+def test_turns_are_told_apart(copies: int) -> None:
+    for batch in range(copies, 9):
+        dealt = [Dealt(copy=copy, copies=copies, batch=batch, staleness=0) for copy in range(copies)]
+        for frame in range(3 * batch):
+            (turn,) = (one for one in dealt if one.frame(one.index(frame)) == frame)
+            assert turn.copy == frame % batch % copies
+            assert all(one.index(frame + 1) - one.index(frame) == (one is turn) for one in dealt)
+            later = turn.frame(turn.index(frame) + 1)
+            assert turn.ends_batch(frame) == (later // batch > frame // batch)
+        assert max(one.share(batch) for one in dealt) == dealt[0].busy * batch
+
+
+def test_copies_have_as_many_times_longer_for_a_frame() -> None:
+    one = fold_graph(insert_forks(net(6, 6)), CYCLES)
+    two = fold_graph(insert_forks(replicate(net(6, 6), SETS["two of all"])), CYCLES)
+    assert all(two.cycles_per_frame(node) <= CYCLES for node in two.nodes)
+    assert max(node.layer.cycles_per_frame for node in two.nodes) > 1.4 * CYCLES
+    # but for the ends of the host, what serves both, and parameters, all frames are dealt out
+    alone = {node.name for node in two.nodes} - two.dealt.keys()
+    assert all(COPY not in name for name in alone)
+    assert {two.busy(name) for name in two.dealt} == {Fraction(1, 2)}
+    # half as many multipliers each, where there are enough of them to halve
+    for name, node in one.by_name.items():
+        if is_engine(node.layer) and node.layer.multipliers > 1:
+            assert two.by_name[f"{name}@0"].layer.multipliers <= math.ceil(node.layer.multipliers / 2) + 1
+    uneven = insert_forks(replicate(net(5, 3), SETS["two of all"]))
+    assert {uneven.busy(name) for name in uneven.dealt} == {Fraction(3, 5)}
+    assert {uneven.turns_are_uneven(edge) for edge in uneven.dealt_edges} == {True}
+
+
+def test_what_passes_copies_is_what_passes_one() -> None:
+    """Links and DRAM of all copies carry the bits a frame that those of one carry."""
+    one, two = insert_forks(net(6, 6)), insert_forks(replicate(net(6, 6), SETS["a convolution"]))
+    bits = {link.target: link.bits_per_frame for link in network_links(one, 64) if not link.kind.per_batch}
+    for name in ("conv2", "conv2.error"):
+        ends = [link for link in network_links(two, 64) if link.target in (f"{name}@0", f"{name}@1")]
+        frames = [link.bits_per_frame for link in ends if not link.kind.per_batch]
+        assert sum(frames) == bits[name] > 0
+
+
+def test_a_frame_of_a_copy_waits_as_long_as_it_takes() -> None:
+    """Deal gives in one interval, copies take in two; Collect takes in one what copies give in two."""
+    graph = fold_graph(insert_forks(replicate(net(6, 6), SETS["a convolution"])), CYCLES)
+    times = schedule(graph, CYCLES)
+    waits = fifo_beats(graph, times)
+    for edge, producer, _, consumer, sink in graph.streams:
+        if isinstance(producer.layer, Deal):
+            assert times.offered[edge].last - times.offered[edge].first >= 1.9 * CYCLES * (1 - 1 / sink.beats)
+            assert producer.layer.waiting_beats >= producer.layer.cycles_per_frame / 2
+        if isinstance(consumer.layer, Collect):
+            assert times.taken[edge].last - times.taken[edge].first <= CYCLES
+            assert waits[edge] >= times.frames_waiting(edge) * sink.beats
 
 
 def test_copies_without_a_frame_are_refused() -> None:
@@ -193,6 +254,23 @@ def test_import_makes_copies_and_says_what_is_wrong(tmp_path: Path) -> None:
     assert "c_node@1" in (tmp_path / "build" / "import" / "graph.json").read_text()
     bad = case.step("import", "--copy", "k=2")
     assert (bad.code, "no layer matches 'k'" in bad.error) == (1, True)
+
+
+@pytest.mark.slow
+def test_copies_are_faster_than_any_plan_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On devices of four DSP blocks, which a layer's update and its engines fill."""
+    quick_costs(monkeypatch)
+    small = with_few_dsp(0.001, CLUSTER) + "".join(f'[[device]]\nname = "f{n}"\nboard = "agilex"\n' for n in range(9))
+    plans = []
+    for copies in ((), ("--copy", "*=3")):
+        case = new_case(tmp_path / f"case{len(plans)}", small)
+        assert case.step("import", *copies).code == 0
+        outcome = case.step("place")
+        assert outcome.code == 0, outcome.error
+        plans.append(json.loads((case.out / "place" / "plan.json").read_text()))
+    one, three = plans
+    assert (one["status"], three["status"]) == ("optimal", "optimal")
+    assert three["cycles_per_frame"] < one["any_bound_cycles_per_frame"] == one["cycles_per_frame"]
 
 
 @pytest.mark.slow
