@@ -44,6 +44,7 @@ from hdl.layers.capabilities import is_engine
 from hdl.layers.wiring.deal import Collect, Deal
 from hdl.layers.wiring.host import METRICS
 from hdl.recipe import Dealt, Recipe
+from hdl.tensor import Kind
 from importers.onnx import NormMode, import_model
 from tests.cosim_support import DEVICES, TINY_DRAM, simulate_design
 from tests.flow_support import CLUSTER, new_case, quick_costs, with_few_dsp
@@ -170,7 +171,21 @@ def test_a_frame_of_a_copy_waits_as_long_as_it_takes() -> None:
             assert producer.layer.waiting_beats >= producer.layer.cycles_per_frame / 2
         if isinstance(consumer.layer, Collect):
             assert times.taken[edge].last - times.taken[edge].first <= CYCLES
+            # of a frame that goes in one interval, what has come before it begins to go
+            assert 0.2 <= times.frames_waiting(edge) <= 0.6
             assert waits[edge] >= times.frames_waiting(edge) * sink.beats
+
+
+def test_copies_keep_hardly_more_frames_for_the_way_back_than_one() -> None:
+    """Each keeps its own, which come half as often, and is at work twice as long."""
+    kept = []
+    for sets in (None, SETS["a convolution"]):
+        graph = fold_graph(insert_forks(replicate(net(6, 6), sets) if sets else net(6, 6)), 100)
+        times = schedule(graph, 100)
+        stashes = [edge for edge, _, _, user, sink in graph.streams if sink.tensor.kind is Kind.STASH and
+                   user.name.startswith("conv2.gradient")]  # fmt: skip
+        kept.append(sum(map(times.frames_waiting, stashes)))
+    assert kept[0] < kept[1] < 1.5 * kept[0]
 
 
 def test_copies_without_a_frame_are_refused() -> None:

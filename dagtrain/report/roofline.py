@@ -9,6 +9,7 @@ the roof of an engine are its multipliers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -50,7 +51,7 @@ class Roofline:
 
     device: str
     # multiplications a frame of its nodes
-    macs: Fraction
+    macs: int
     # multiplications a second of all DSP blocks that the plan may use
     peak: Fraction
     ways: tuple[Way, ...]
@@ -100,7 +101,7 @@ class EnginePoint:
     node: str
     device: str
     # multiplications a frame
-    macs: Fraction
+    macs: int
     # way -> bytes a frame of its streams: to DRAM and back; in their busier direction between FPGAs
     bytes_per_frame: Mapping[str, Fraction]
     # multiplications a second: of all its multipliers, inside a batch, and as co-simulated; None where none told
@@ -129,7 +130,7 @@ def engine_points(contents: Contents) -> tuple[EnginePoint, ...]:
     found = []
     for node in contents.folded.nodes:
         if is_engine(node.layer):
-            item, macs = items[node.name], node.layer.macs * contents.folded.busy(node.name)
+            item, macs = items[node.name], math.ceil(node.layer.macs * contents.folded.busy(node.name))
             sent, got = (
                 sum(Fraction(one.bits_per_frame) for one in plan.crossings if getattr(one, end) == node.name)
                 for end in ("source", "target")
@@ -162,7 +163,7 @@ def rooflines(contents: Contents) -> tuple[Roofline, ...]:
         found.append(
             Roofline(
                 device=use.device,
-                macs=sum((node.layer.macs * contents.folded.busy(node.name) for node in here), Fraction()),
+                macs=math.ceil(sum(node.layer.macs * contents.folded.busy(node.name) for node in here)),
                 peak=use.dsp_capacity * per_block * (use.clock_hz or plan.clock_hz),
                 ways=(_dram(use), _network(use)),
                 steady_fps=Fraction(plan.clock_hz, plan.cycles_per_frame),
