@@ -194,8 +194,8 @@ Explain = Annotated[
     bool,
     typer.Option(
         "--explain",
-        help="Also say what binds, what the next faster level needs, what more of each resource and one more board of "
-        "each type would bring.",
+        help="Also say what binds, what the next faster level needs, of which layers copies would help, what more of "
+        "each resource and one more board of each type would bring.",
     ),
 ]
 ShowWalls = Annotated[

@@ -9,6 +9,7 @@ from fractions import Fraction
 from functools import cache
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ from dagtrain.passes.calibrate import CalibrationOptions, calibrate
 from dagtrain.passes.fold import fold_graph, weight_groups
 from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.passes.memory_home import keep_in_dram
-from dagtrain.passes.replicate import COPY, parse_copies, replicate
+from dagtrain.passes.replicate import COPY, most_copies, parse_copies, replicate
 from dagtrain.passes.widths import Widths
 from dagtrain.planning.link_costs import network_links
 from dagtrain.progress import Silent
@@ -47,7 +48,7 @@ from hdl.recipe import Dealt, Recipe
 from hdl.tensor import Kind
 from importers.onnx import NormMode, import_model
 from tests.cosim_support import DEVICES, TINY_DRAM, simulate_design
-from tests.flow_support import CLUSTER, new_case, quick_costs, with_few_dsp
+from tests.flow_support import CLUSTER, Case, new_case, quick_costs, with_few_dsp
 
 BATCHES = 4
 # cycles a frame of circuits, and of some of a copy that is slow on purpose
@@ -271,21 +272,54 @@ def test_import_makes_copies_and_says_what_is_wrong(tmp_path: Path) -> None:
     assert (bad.code, "no layer matches 'k'" in bad.error) == (1, True)
 
 
+def small_devices(count: int) -> str:
+    """A cluster of devices of four DSP blocks, which a layer's update and its engines fill."""
+    more = "".join(f'[[device]]\nname = "f{n}"\nboard = "agilex"\n' for n in range(count - 2))
+    return with_few_dsp(0.001, CLUSTER) + more
+
+
+def planned(case: Case, copies: tuple[str, ...], *options: str) -> dict[str, Any]:
+    """The plan with these copies."""
+    assert case.step("import", *copies).code == 0
+    outcome = case.step("place", *options)
+    assert outcome.code == 0, outcome.error
+    found: dict[str, Any] = json.loads((case.out / "place" / "plan.json").read_text())
+    return found
+
+
 @pytest.mark.slow
 def test_copies_are_faster_than_any_plan_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On devices of four DSP blocks, which a layer's update and its engines fill."""
     quick_costs(monkeypatch)
-    small = with_few_dsp(0.001, CLUSTER) + "".join(f'[[device]]\nname = "f{n}"\nboard = "agilex"\n' for n in range(9))
-    plans = []
-    for copies in ((), ("--copy", "*=3")):
-        case = new_case(tmp_path / f"case{len(plans)}", small)
-        assert case.step("import", *copies).code == 0
-        outcome = case.step("place")
-        assert outcome.code == 0, outcome.error
-        plans.append(json.loads((case.out / "place" / "plan.json").read_text()))
-    one, three = plans
+    one, three = (
+        planned(new_case(tmp_path / str(len(copies)), small_devices(11)), copies) for copies in ((), ("--copy", "*=3"))
+    )
     assert (one["status"], three["status"]) == ("optimal", "optimal")
     assert three["cycles_per_frame"] < one["any_bound_cycles_per_frame"] == one["cycles_per_frame"]
+
+
+@pytest.mark.slow
+def test_explain_names_the_copies_that_a_faster_plan_wants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick_costs(monkeypatch)
+    case = new_case(tmp_path, small_devices(13))
+    one = planned(case, (), "--no-split", "--explain")
+    found = json.loads((case.out / "explain" / "explain.json").read_text())
+    assert found["slow"] == [{"layer": "y_node", "cycles_per_frame": one["cycles_per_frame"], "copies": 2}]
+    assert "; copies are fast enough: dagtrain import --copy y_node=2" in found["lines"][3]
+    two = planned(case, ("--copy", "y_node=2"), "--no-split", "--explain")
+    assert 2 * two["cycles_per_frame"] == one["cycles_per_frame"] == one["any_bound_cycles_per_frame"]
+    # the copies are in the way of the next level, too, and so more of them are named than there are
+    found = json.loads((case.out / "explain" / "explain.json").read_text())
+    assert [(layer["layer"], layer["copies"]) for layer in found["slow"]] == [("y_node", 4)]
+
+
+def test_layers_that_have_to_be_single_ones_have_no_copies() -> None:
+    graph = insert_forks(net(6, 6))
+    most = most_copies(graph)
+    assert {name for name, count in most.items() if count == 1} == {"input1", "loss1"}
+    assert set(most.values()) == {1, 6}
+    assert most_copies(insert_forks(replicate(net(6, 6), SETS["two of all"]))) == most
+    normed = most_copies(differentiate(import_model(DIGITS / "digits.onnx", norm=NormMode.ONLINE, recipe=Recipe())))
+    assert normed["stem_bn"] == 1 < normed["stem"]
 
 
 @pytest.mark.slow

@@ -8,18 +8,23 @@ the proven bound moves; the truth lies between them.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from dagtrain.files import write_text
 from dagtrain.flow.place_options import PlaceOptions, search_options
-from dagtrain.flow.placed import COMMAND, load_searched
+from dagtrain.flow.placed import COMMAND, load_placed_graph, load_searched
 from dagtrain.flow.records import ExplainRecord
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
+from dagtrain.graph.ir import Graph
+from dagtrain.passes.replicate import most_copies
 from dagtrain.progress import Progress
 from dagtrain.rates import rate_text
+from placement.bounds.bound import alone
+from placement.problem.clocks import in_time
 from placement.problem.instance import Instance
 from placement.problem.plan import Plan
 from placement.problem.restrict import restrict
@@ -44,6 +49,17 @@ PRINTED = 8
 
 
 @dataclass(frozen=True)
+class Slow:
+    """A layer of the model that no device is large enough for at the next level."""
+
+    layer: str
+    # that its slowest node needs with the best device to itself
+    cycles_per_frame: int
+    # with which its nodes would do; None where no number of copies does, or the layer can't have so many
+    copies: int | None
+
+
+@dataclass(frozen=True)
 class Explanation:
     """All answers about one plan."""
 
@@ -53,6 +69,8 @@ class Explanation:
     growth: tuple[Growth, ...]
     # part → resource → share of what binds
     scarcity: Mapping[str, Mapping[str, float]]
+    # layers that are too slow for the next level on a device of their own
+    slow: tuple[Slow, ...] = ()
 
 
 def run(workspace: Workspace, options: PlaceOptions, progress: Progress) -> StepResult:
@@ -69,6 +87,7 @@ def _work(folder: Path, workspace: Workspace, search: SearchOptions, progress: P
     searched = load_searched(workspace)
     problem = restrict(searched.instance, search.same_device, search.exclude).instance
     found = explain(problem, searched.plan, search.seed, progress)
+    found = replace(found, slow=slow_layers(problem, found.next_level, load_placed_graph(workspace)))
     document = {
         "schema_version": SCHEMA_VERSION,
         "throughput_fps": searched.plan.throughput_fps,
@@ -79,6 +98,7 @@ def _work(folder: Path, workspace: Workspace, search: SearchOptions, progress: P
         "shadow_prices": [asdict(price) for price in found.prices],
         "growth": [asdict(grown) for grown in found.growth],
         "scarcity": found.scarcity,
+        "slow": [asdict(layer) for layer in found.slow],
         "lines": list(lines(found)),
     }
     write_text(folder / "explain.json", json.dumps(document, indent=1) + "\n")
@@ -102,6 +122,31 @@ def explain(problem: Instance, plan: Plan, seed: int, progress: Progress) -> Exp
     return found
 
 
+def slow_layers(problem: Instance, level: NextLevel | None, graph: Graph) -> tuple[Slow, ...]:
+    """The layers of the model in the way of the next level, and how many copies of each are not.
+
+    A node that works once a batch is there once, however many copies its layer has."""
+    if level is None:
+        return ()
+    timed, target = in_time(problem), level.cycles_per_frame
+    ceiling = max(c.cycles_per_frame for item in timed.items for cs in item.configurations.values() for c in cs)
+    most, found = most_copies(graph), dict[str, Slow]()
+    for name, cycles in alone(timed, ceiling).items():
+        node = graph.by_name.get(name)
+        if node is None or cycles <= target:
+            continue
+        now = graph.dealt[name].copies if name in graph.dealt else 1
+        wanted: int | None = now * math.ceil(cycles / target)
+        if node.layer.works_per_batch or (wanted or 0) > most.get(node.whole, 1):
+            wanted = None
+        before = found.get(node.whole)
+        if before is not None:
+            wanted = None if None in (wanted, before.copies) else max(wanted or 0, before.copies or 0)
+            cycles = max(cycles, before.cycles_per_frame)
+        found[node.whole] = Slow(node.whole, cycles, wanted)
+    return tuple(found.values())
+
+
 def lines(found: Explanation) -> Iterator[str]:
     """The answers in words."""
     plan = found.plan
@@ -112,6 +157,7 @@ def lines(found: Explanation) -> Iterator[str]:
     )
     yield from (f"binds: {binding.kind}: {binding.reason}" for binding in plan.binding)
     yield from _next_level(found.next_level)
+    yield from _slow(found.slow)
     if found.next_level is not None and not found.next_level.missing:
         yield from (
             f"scarce on {part}: " + ", ".join(f"{CAPACITIES[name]} {share:.0%}" for name, share in _largest(shares))
@@ -125,6 +171,19 @@ def lines(found: Explanation) -> Iterator[str]:
     yield from (
         f"one more {grown.part}: {rate_text(grown.throughput_fps)} frames/s found, bound {rate_text(grown.bound_fps)}"
         for grown in found.growth
+    )
+
+
+def _slow(layers: Sequence[Slow]) -> Iterator[str]:
+    if not layers:
+        return
+    single = [layer.layer for layer in layers if layer.copies is None]
+    options = " ".join(f"--copy {layer.layer}={layer.copies}" for layer in layers if layer.copies is not None)
+    yield (
+        "too slow for the next level with the best device to themselves: "
+        + ", ".join(f"{layer.layer} ({layer.cycles_per_frame:,} cycles a frame)" for layer in layers)
+        + (f"; copies are fast enough: dagtrain import {options}" if options else "")
+        + (f"; copies don't help {', '.join(single)}" if single else "")
     )
 
 

@@ -67,6 +67,21 @@ def replicate(graph: Graph, copies: Mapping[str, int]) -> Graph:
     return _Copying(graph, counts).run()
 
 
+def most_copies(graph: Graph) -> dict[str, int]:
+    """Layer of the model -> copies that it can have; 1 where it has to be a single one.
+
+    ``graph``: with copies already or without."""
+    found: dict[str, int] = {}
+    for node in graph.nodes:
+        if node.layer.works_per_batch:
+            continue
+        most = graph.recipe.batch
+        if (node.is_layer and _serves_the_host(node)) or (node.name not in graph.dealt and _problem(node, 2)):
+            most = 1
+        found[node.whole] = min(found.get(node.whole, most), most)
+    return found
+
+
 def _chosen(graph: Graph, copies: Mapping[str, int]) -> tuple[dict[str, int], list[Problem | str]]:
     """Layer -> copies, where there are several, and what is wrong with patterns."""
     layers = {node.whole: node for node in graph.nodes if node.is_layer}

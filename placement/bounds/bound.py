@@ -24,10 +24,14 @@ Refutes = Callable[[int], bool]
 def single_bound(instance: Instance, ceiling: int) -> Bound:
     """Each item alone on the best device (pins kept): engines, blocks and DRAM. `ceiling` + 1 says that some item fits
     no device at T = `ceiling` either."""
-    cycles, name = max(
-        (_single_item_cycles(instance, item, ceiling), instance.items[item].name) for item in range(len(instance.items))
-    )
+    cycles, name = max((cycles, name) for name, cycles in alone(instance, ceiling).items())
     return Bound(max(1, cycles), f"item {name!r} alone needs {cycles} cycles a frame on its best device")
+
+
+def alone(instance: Instance, ceiling: int) -> dict[str, int]:
+    """Item -> cycles a frame that it needs with the best device to itself; `ceiling` + 1 where that is not
+    enough."""
+    return {item.name: _single_item_cycles(instance, index, ceiling) for index, item in enumerate(instance.items)}
 
 
 def aggregate_bound(aggregate: Aggregate, bound: Bound, ceiling: int) -> Bound:
