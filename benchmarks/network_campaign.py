@@ -26,7 +26,7 @@ from dagtrain.cosim.switch_host import wiring_of
 from dagtrain.files import write_text
 from dagtrain.flow.cosim_step import CosimOptions, Prepared, prepared
 from dagtrain.flow.emit_step import COMMAND, library
-from dagtrain.flow.workspace import Workspace
+from dagtrain.flow.workspace import Workspace, digest, file_digests
 from hdl.errors import DagtrainError
 from hdl.simulate.models.ethernet import RATES, Faults, chance
 
@@ -90,7 +90,7 @@ def campaign(folder: Path, seeds: int, kept: Path = KEPT) -> Iterator[str]:
         raise DagtrainError(
             f"{folder} has no devices with Ethernet ports", "emit a cluster file with kind = 'ethernet'"
         )
-    emitted = workspace.fingerprint("emit")
+    emitted = digest(file_digests("emit", workspace.require("emit", COMMAND)))
     known = _known(kept) or {"emitted": emitted, "runs": {}}
     if known["emitted"] != emitted:
         raise DagtrainError(

@@ -63,7 +63,8 @@ class World:
         patch.setattr(network_campaign, "framed_devices", lambda _: world.devices)
         patch.setattr(network_campaign, "wiring_of", lambda _: SimpleNamespace(form=None))
         patch.setattr(network_campaign, "uncounted", uncounted)
-        patch.setattr(network_campaign.Workspace, "fingerprint", lambda *_: world.emitted)
+        patch.setattr(network_campaign.Workspace, "require", lambda workspace, *_: workspace.root)
+        patch.setattr(network_campaign, "file_digests", lambda *_: world.emitted)
         patch.setattr(Planned, "run", run)
 
 
