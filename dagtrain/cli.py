@@ -190,6 +190,13 @@ NoSplit = Annotated[
         help="Keep layers whole. Else what fits no FPGA, or is large and faster in parts, becomes several engines.",
     ),
 ]
+Replicas = Annotated[
+    str,
+    typer.Option(
+        help="How many copies there are of all layers, with frames dealt out; `auto`: the planner makes copies of the "
+        "layers of which they make a faster plan. The bits of a trained network don't depend on it (docs/placing.md)."
+    ),
+]
 Explain = Annotated[
     bool,
     typer.Option(
@@ -494,6 +501,8 @@ def _place(
     solver: Solver = "fast",
     seed: Seed = 1,
     no_split: NoSplit = False,
+    copy: Copies = None,
+    replicas: Replicas = "1",
     walls: ShowWalls = False,
     share_weights: ShareWeights = "never",
     multiply_constants: MultiplyConstants = "never",
@@ -515,7 +524,8 @@ def _place(
     options = PlaceOptions(
         devices, pins=tuple(pin or ()), same_device=tuple(same_device or ()), exclude=tuple(exclude or ()),
         caps=tuple(cap or ()), least_fps=least_fps, gap=gap, time_limit_seconds=time_limit, solver=solver, seed=seed,
-        split=not no_split, share_weights=share_weights, multiply_constants=multiply_constants, recompute=recompute,
+        split=not no_split, copies=tuple(copy or ()), replicas=replicas, share_weights=share_weights,
+        multiply_constants=multiply_constants, recompute=recompute,
         update_frames=update_frames, ragged_tiles=ragged_tiles, share_statistics=share_statistics,
         deal_streams=deal_streams, small_buffers=small_buffers,
     )  # fmt: skip

@@ -304,7 +304,7 @@ def test_explain_names_the_copies_that_a_faster_plan_wants(tmp_path: Path, monke
     one = planned(case, (), "--no-split", "--explain")
     found = json.loads((case.out / "explain" / "explain.json").read_text())
     assert found["slow"] == [{"layer": "y_node", "cycles_per_frame": one["cycles_per_frame"], "copies": 2}]
-    assert "; copies are fast enough: dagtrain import --copy y_node=2" in found["lines"][3]
+    assert "; copies are fast enough: dagtrain place --copy y_node=2" in found["lines"][3]
     two = planned(case, ("--copy", "y_node=2"), "--no-split", "--explain")
     assert 2 * two["cycles_per_frame"] == one["cycles_per_frame"] == one["any_bound_cycles_per_frame"]
     # the copies are in the way of the next level, too, and so more of them are named than there are

@@ -27,6 +27,7 @@ from dagtrain.graph.ir import Graph, GraphError, Role
 from dagtrain.graph.storage import load_graph, save_graph
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.calibrate import calibrate
+from dagtrain.passes.form import Form
 from dagtrain.passes.freeze_layers import freeze_layers
 from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.passes.memory_home import keep_in_dram
@@ -326,7 +327,7 @@ def test_import_freezes_and_says_so(tmp_path: Path) -> None:
     shown = json.loads(case.step("show", "--json").out)["layers"]
     assert {layer["name"]: layer["frozen"] for layer in shown if layer["frozen"]} == {"c_node": 72}
     # what `place` imports again, to split layers, is frozen as before
-    again = import_again(case.workspace, {"c_node": Parts(2)})
+    again = import_again(case.workspace, Form({"c_node": Parts(2)}))
     assert all(node.layer.held_parameters for node in again.nodes if node.name.startswith("c_node_part"))
     bad = case.step("import", "--freeze", "k", "--freeze", "r*", "--freeze", "*")
     assert bad.code == 1

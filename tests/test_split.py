@@ -23,8 +23,9 @@ from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.calibrate import calibrate
 from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.passes.split_layers import Parts, split_layers
+from dagtrain.planning.former import FormedPlan
 from dagtrain.planning.planner import Planner
-from dagtrain.planning.splitting import SplitPlan, Splitter
+from dagtrain.planning.splitting import Splitter
 from dagtrain.progress import Silent
 from dagtrain.training.feeds import synthetic_feeds
 from hdl.cache import cache_folder
@@ -263,11 +264,11 @@ def test_a_search_that_is_ended_while_parts_are_tried_is_not_finished(
     assert "goes on" not in third.out
 
 
-def only_once(better: Callable[..., tuple[SplitPlan | None, bool]]) -> Callable[..., tuple[SplitPlan | None, bool]]:
+def only_once(better: Callable[..., tuple[FormedPlan | None, bool]]) -> Callable[..., tuple[FormedPlan | None, bool]]:
     """A method that works when it is called first, and is interrupted then."""
     calls = []
 
-    def method(splitter: Splitter, *arguments: object) -> tuple[SplitPlan | None, bool]:
+    def method(splitter: Splitter, *arguments: object) -> tuple[FormedPlan | None, bool]:
         calls.append(arguments)
         return better(splitter, *arguments) if len(calls) == 1 else (None, True)
 

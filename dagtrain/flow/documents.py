@@ -204,6 +204,7 @@ SEARCHED = {
     "seconds": {"type": "number"},
     "finished": TRUTH,
     "splits": {"type": "object", "additionalProperties": {"type": "string"}},
+    "copies": {"type": "object", "additionalProperties": {"type": "integer", "minimum": 1}},
 }
 
 

@@ -8,7 +8,6 @@ the proven bound moves; the truth lies between them.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from dagtrain.flow.records import ExplainRecord
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
 from dagtrain.graph.ir import Graph
-from dagtrain.passes.replicate import most_copies
+from dagtrain.planning.copying import Slow, slow_layers
 from dagtrain.progress import Progress
 from dagtrain.rates import rate_text
 from placement.bounds.bound import alone
@@ -46,17 +45,6 @@ MOVES = 400_000
 MORE = 0.1
 # answers printed; the file has all
 PRINTED = 8
-
-
-@dataclass(frozen=True)
-class Slow:
-    """A layer of the model that no device is large enough for at the next level."""
-
-    layer: str
-    # that its slowest node needs with the best device to itself
-    cycles_per_frame: int
-    # with which its nodes would do; None where no number of copies does, or the layer can't have so many
-    copies: int | None
 
 
 @dataclass(frozen=True)
@@ -87,7 +75,7 @@ def _work(folder: Path, workspace: Workspace, search: SearchOptions, progress: P
     searched = load_searched(workspace)
     problem = restrict(searched.instance, search.same_device, search.exclude).instance
     found = explain(problem, searched.plan, search.seed, progress)
-    found = replace(found, slow=slow_layers(problem, found.next_level, load_placed_graph(workspace)))
+    found = replace(found, slow=slow_at(problem, found.next_level, load_placed_graph(workspace)))
     document = {
         "schema_version": SCHEMA_VERSION,
         "throughput_fps": searched.plan.throughput_fps,
@@ -122,29 +110,13 @@ def explain(problem: Instance, plan: Plan, seed: int, progress: Progress) -> Exp
     return found
 
 
-def slow_layers(problem: Instance, level: NextLevel | None, graph: Graph) -> tuple[Slow, ...]:
-    """The layers of the model in the way of the next level, and how many copies of each are not.
-
-    A node that works once a batch is there once, however many copies its layer has."""
+def slow_at(problem: Instance, level: NextLevel | None, graph: Graph) -> tuple[Slow, ...]:
+    """The layers of the model in the way of the next level, and how many copies of each are not."""
     if level is None:
         return ()
-    timed, target = in_time(problem), level.cycles_per_frame
+    timed = in_time(problem)
     ceiling = max(c.cycles_per_frame for item in timed.items for cs in item.configurations.values() for c in cs)
-    most, found = most_copies(graph), dict[str, Slow]()
-    for name, cycles in alone(timed, ceiling).items():
-        node = graph.by_name.get(name)
-        if node is None or cycles <= target:
-            continue
-        now = graph.dealt[name].copies if name in graph.dealt else 1
-        wanted: int | None = now * math.ceil(cycles / target)
-        if node.layer.works_per_batch or (wanted or 0) > most.get(node.whole, 1):
-            wanted = None
-        before = found.get(node.whole)
-        if before is not None:
-            wanted = None if None in (wanted, before.copies) else max(wanted or 0, before.copies or 0)
-            cycles = max(cycles, before.cycles_per_frame)
-        found[node.whole] = Slow(node.whole, cycles, wanted)
-    return tuple(found.values())
+    return tuple(slow_layers(graph, alone(timed, ceiling), level.cycles_per_frame).values())
 
 
 def lines(found: Explanation) -> Iterator[str]:
@@ -182,7 +154,7 @@ def _slow(layers: Sequence[Slow]) -> Iterator[str]:
     yield (
         "too slow for the next level with the best device to themselves: "
         + ", ".join(f"{layer.layer} ({layer.cycles_per_frame:,} cycles a frame)" for layer in layers)
-        + (f"; copies are fast enough: dagtrain import {options}" if options else "")
+        + (f"; copies are fast enough: dagtrain place {options}" if options else "")
         + (f"; copies don't help {', '.join(single)}" if single else "")
     )
 

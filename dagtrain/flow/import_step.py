@@ -25,6 +25,7 @@ from dagtrain.graph.summary import summarise
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.calibrate import CalibrationOptions, calibrate
 from dagtrain.passes.count_saturations import count_saturations
+from dagtrain.passes.form import Form
 from dagtrain.passes.freeze_layers import freeze_layers
 from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.passes.replicate import parse_copies, replicate
@@ -301,8 +302,14 @@ def _source(model: Path, data: str | None) -> dict[str, str]:
     return {"path": str(model.resolve()), "model": model_digest(model), "data": data_digest(data)}
 
 
-def import_again(workspace: Workspace, splits: Mapping[str, Parts]) -> Graph:
-    """The training graph of the model that was imported, with these layers split instead of those split then.
+def imported_form(workspace: Workspace) -> Form:
+    """The layers that `import` split, and of which it made copies."""
+    meta = read_json(workspace.require("import", IMPORT_COMMAND) / "import.json", IMPORT_COMMAND, ImportRecord)
+    return Form(parts_from_json(meta["splits"]), meta["copies"])
+
+
+def import_again(workspace: Workspace, form: Form) -> Graph:
+    """The training graph of the model that was imported, in this form instead of the one that it got then.
 
     Raises `MissingStep` when the model or the data isn't there any more or has changed."""
     meta = read_json(workspace.require("import", IMPORT_COMMAND) / "import.json", IMPORT_COMMAND, ImportRecord)
@@ -315,8 +322,8 @@ def import_again(workspace: Workspace, splits: Mapping[str, Parts]) -> Graph:
         raise MissingStep(f"{model}, or its data, has changed since it was imported", f"run `{IMPORT_COMMAND}` again")
     recipe = load_training_graph(workspace).recipe
     whole = freeze_layers(import_model(model, norm=NormMode(meta["norm"]), recipe=recipe), meta["freeze"])
-    forward = split_layers(whole, splits)
-    return _with_formats(differentiate(forward), meta["data"], Numbers.of_record(meta), meta["copies"])
+    forward = split_layers(whole, form.parts)
+    return _with_formats(differentiate(forward), meta["data"], Numbers.of_record(meta), form.copies)
 
 
 def _with_formats(training: Graph, data: str | None, numbers: Numbers, copies: Mapping[str, int]) -> Graph:

@@ -7,6 +7,7 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
 from dagtrain.graph.ir import Graph
+from dagtrain.passes.replicate import parse_copies
 from hdl.errors import DagtrainError, Problem
 from placement.problem.cluster import CAPPED, Cluster, read_cluster, with_caps
 from placement.search.search import SearchOptions, Solver
@@ -36,6 +37,10 @@ class PlaceOptions:
     seed: int = 1
     # whether layers may be made in parts
     split: bool = True
+    # "pattern=copies": besides those of `import`; see `dagtrain.passes.replicate`
+    copies: tuple[str, ...] = ()
+    # how many copies of all layers, or `AUTO`: of those of which copies make a faster plan
+    replicas: str = "1"
     # of `dagtrain.planning.sharing.ShareWeights`
     share_weights: str = "never"
     # of `dagtrain.planning.problem.MultiplyConstants`
@@ -52,6 +57,29 @@ class PlaceOptions:
     deal_streams: str = "never"
     # of `dagtrain.planning.problem.SmallBuffers`
     small_buffers: str = "never"
+
+
+# of `PlaceOptions.replicas`
+AUTO = "auto"
+
+
+def copies_wanted(options: PlaceOptions) -> dict[str, int]:
+    """Pattern of layers -> copies that the user wants, of `--copy` and `--replicas`.  Raises `DagtrainError`."""
+    copies = parse_copies(options.copies)
+    if options.replicas == AUTO:
+        if Solver(options.solver) is Solver.LITERAL:
+            raise DagtrainError(
+                f"--replicas {AUTO} with --solver {options.solver}: only the fast search chooses copies",
+                "say how many, or leave the solver out",
+            )
+        return copies
+    if not options.replicas.isdecimal() or int(options.replicas) < 1:
+        raise DagtrainError(f"--replicas {options.replicas} is no number of copies", f"write {AUTO}, or e.g. 2")
+    if options.replicas != "1" and copies:
+        raise DagtrainError(
+            f"--replicas {options.replicas} and --copy: both say how many copies there are", "give one of them"
+        )
+    return copies if options.replicas == "1" else {"*": int(options.replicas)}
 
 
 def read_options_cluster(options: PlaceOptions) -> Cluster:

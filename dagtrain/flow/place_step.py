@@ -9,22 +9,19 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dagtrain.flow.import_step import (
-    IMPORT_COMMAND,
-    import_again,
-    load_training_graph,
-    parts_from_json,
-)
+from dagtrain.flow.import_step import import_again, imported_form, load_training_graph
 from dagtrain.flow.levers import levers_wanted, with_levers
 from dagtrain.flow.place_options import (
+    AUTO,
     PlaceOptions,
     check_words,
+    copies_wanted,
     parse_pins,
     read_options_cluster,
     search_options,
 )
 from dagtrain.flow.placed import COMMAND, load_placed_graph, load_plan, load_start, write_placed
-from dagtrain.flow.records import ImportRecord, PlaceRecord
+from dagtrain.flow.records import PlaceRecord
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.workspace import (
     MissingStep,
@@ -35,12 +32,14 @@ from dagtrain.flow.workspace import (
     read_json,
 )
 from dagtrain.graph.ir import Graph
-from dagtrain.passes.split_layers import Parts
+from dagtrain.passes.form import Form
 from dagtrain.planning.choices import plan_choices, relayed
+from dagtrain.planning.copying import Copier
+from dagtrain.planning.former import FormedPlan, Former, FormMissingError
 from dagtrain.planning.planner import Planner
 from dagtrain.planning.problem import DealStreams, MultiplyConstants
 from dagtrain.planning.results import Start
-from dagtrain.planning.splitting import PartsMissingError, SplitPlan, Splitter
+from dagtrain.planning.splitting import Splitter
 from dagtrain.progress import Progress
 from dagtrain.rates import rate_text, training_text
 from hdl.costs.estimate import Estimator
@@ -77,29 +76,42 @@ def run(
     levers = levers_wanted(options)
     multiply, deal = levers.multiply_constants is MultiplyConstants.AUTO, levers.deal_streams is DealStreams.AUTO
     deadline = Deadline(search.time_limit_seconds, clock)
-    graph = load_training_graph(workspace)
+    imported, form = load_training_graph(workspace), imported_form(workspace)
+    copies = copies_wanted(options)
+    form = replace(form, copies={**form.copies, **copies})
+    graph = import_again(workspace, form) if copies else imported
 
     def planner_of(graph: Graph) -> Planner:
         made = with_levers(graph, cluster, search, options)
         pins = parse_pins(options.pins, made, cluster)
         return Planner(made, cluster, estimator, search, pins, progress, deadline, multiply, deal)
 
+    def in_form(form: Form) -> Planner:
+        try:
+            return planner_of(import_again(workspace, form))
+        except MissingStep as error:
+            raise FormMissingError(error.what, error.cure) from error
+
     # wrong pins and words are told before anything is done
-    whole = planner_of(graph)
+    planner = planner_of(graph)
     check_words(graph, cluster, options.devices)
     question = _question(workspace, options)
 
-    def leave(found: SplitPlan) -> None:
+    def leave(found: FormedPlan) -> None:
         def write(folder: Path) -> None:
             notes = {**question.notes, "seconds": round(deadline.spent_seconds, 1)}
-            write_placed(folder, found, graph, options.devices, notes)
+            write_placed(folder, found, imported, options.devices, notes)
 
         workspace.leave("place", question.depends, write)
 
     done = not workspace.unchanged("place", question.depends)
     if done:
+        start = question.unfinished
+        if start is not None and start.form != form:
+            planner, form = planner_of(load_placed_graph(workspace)), start.form
+        former = Former(in_form, _named(options, graph), deadline, leave)
         with deadline.listening():
-            found = _plan(workspace, whole, planner_of, options, question.unfinished, deadline, leave)
+            found = _plan(former, form, planner, options, start)
             if question.lost:
                 warning = f"warning: the search starts over, {workspace.folder('place')} of the earlier one is damaged"
                 found = replace(found, warnings=(warning, *found.warnings))
@@ -148,76 +160,36 @@ def _told(workspace: Workspace, done: bool) -> StepResult:
         ),
         *([f"frames: IP packets of at most {plan.mtu} bytes"] if plan.mtu else []),
         *_splits(meta["splits"]),
+        *_copies(meta["copies"]),
         *_relays(plan),
         *meta["warnings"],
         *(() if meta["finished"] else ("the search was ended early: the same command goes on from this plan",)),
     )
     # beside the plan, whose bytes depend on its inputs alone
-    measured = {name: meta[name] for name in ("seconds", "finished", "splits")}
+    measured = {name: meta[name] for name in ("seconds", "finished", "splits", "copies")}
     return StepResult("place", folder, done, lines, {**json.loads(plan.to_json()), **measured})
 
 
-def _plan(
-    workspace: Workspace,
-    whole: Planner,
-    planner_of: Callable[[Graph], Planner],
-    options: PlaceOptions,
-    unfinished: Start | None,
-    deadline: Deadline,
-    keep: Callable[[SplitPlan], None],
-) -> SplitPlan:
-    """The best plan, with layers in parts where that pays, on top of those split by `import`; ``keep`` is told of
-    those before it."""
-    imported = _imported_splits(workspace)
+def _plan(former: Former, form: Form, planner: Planner, options: PlaceOptions, start: Start | None) -> FormedPlan:
+    """The best plan, with layers in parts and copies where that pays; ``form`` to begin with, whose planner that is."""
     try:
         if options.split and Solver(options.solver) is not Solver.LITERAL:
-            return _split(workspace, whole, planner_of, options, unfinished, deadline, keep)
-        graph = whole.problem.graph
-        planned = whole.run(unfinished, lambda planned: keep(SplitPlan(planned, graph, imported)))
-        return SplitPlan(planned, graph, imported, tuple(whole.warnings))
+            found = Splitter(former).run(form, planner, start)
+        else:
+            found = former.plan(form, planner, start)
+        return Copier(former).run(found) if options.replicas == AUTO else found
     except Ended:
-        if deadline.interrupted:
+        if former.deadline.interrupted:
             raise KeyboardInterrupt from None
         raise
 
 
-def _split(
-    workspace: Workspace,
-    whole: Planner,
-    planner_of: Callable[[Graph], Planner],
-    options: PlaceOptions,
-    unfinished: Start | None,
-    deadline: Deadline,
-    keep: Callable[[SplitPlan], None],
-) -> SplitPlan:
-    imported = _imported_splits(workspace)
-    nodes = whole.problem.graph.by_name
+def _named(options: PlaceOptions, graph: Graph) -> set[str]:
+    """Layers of the model that the user speaks of by name."""
     named = {name.partition("=")[0] for name in options.pins} | {
         name.strip() for group in options.same_device for name in group.split(",")
     }
-
-    def in_parts(parts: Mapping[str, Parts]) -> Planner:
-        try:
-            return planner_of(import_again(workspace, {**imported, **parts}))
-        except MissingStep as error:
-            raise PartsMissingError(error.what, error.cure) from error
-
-    splitter = Splitter(
-        planner=in_parts,
-        untouched={nodes[name].whole if name in nodes else name for name in named},
-        deadline=deadline,
-        keep=keep,
-    )
-    planner, parts = whole, imported
-    if unfinished is not None and unfinished.parts != imported:
-        planner, parts = planner_of(load_placed_graph(workspace)), dict(unfinished.parts)
-    return splitter.run(parts, planner, unfinished)
-
-
-def _imported_splits(workspace: Workspace) -> dict[str, Parts]:
-    return parts_from_json(
-        read_json(workspace.folder("import") / "import.json", IMPORT_COMMAND, ImportRecord)["splits"]
-    )
+    return {graph.by_name[name].whole if name in graph.by_name else name for name in named}
 
 
 def _port(use: DeviceUse) -> str:
@@ -233,6 +205,12 @@ def _splits(parts: Mapping[str, str]) -> list[str]:
     if not parts:
         return []
     return [f"in parts: {', '.join(f'{layer}={count}' for layer, count in parts.items())} (as `import --split` does)"]
+
+
+def _copies(copies: Mapping[str, int]) -> list[str]:
+    """What a user should know of copies."""
+    several = ", ".join(f"{layer}={count}" for layer, count in copies.items() if count > 1)
+    return [f"copies: {several} (as --copy makes)"] if several else []
 
 
 def _relays(plan: Plan) -> list[str]:

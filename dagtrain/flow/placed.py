@@ -14,9 +14,10 @@ from dagtrain.flow.records import PlaceRecord
 from dagtrain.flow.workspace import COMMANDS, SCHEMA_VERSION, MissingStep, Workspace, read_json
 from dagtrain.graph.ir import Graph
 from dagtrain.graph.storage import save_graph
+from dagtrain.passes.form import Form
 from dagtrain.planning.choices import folded_graph, plan_pace
+from dagtrain.planning.former import FormedPlan
 from dagtrain.planning.results import Planned, Searched, Start
-from dagtrain.planning.splitting import SplitPlan
 from dagtrain.rates import rate_text
 from dagtrain.schedule.schedule import needed_staleness, schedule
 from hdl.errors import DagtrainError
@@ -112,12 +113,12 @@ def load_start(workspace: Workspace) -> Start | None:
         searched, searched_on = _read_plan(folder, SEARCHED_PLAN, SEARCHED_INSTANCE)
         levels = tuple(meta["levels"])
         planned = Planned(plan, instance, Searched(searched, searched_on, levels, finished=False))
-        return Start(searched, levels, parts_from_json(meta["splits"]), planned)
+        return Start(searched, levels, Form(parts_from_json(meta["splits"]), meta["copies"]), planned)
     except DagtrainError:
         return None
 
 
-def write_placed(folder: Path, found: SplitPlan, imported: Graph, devices: Path, notes: Mapping[str, Any]) -> None:
+def write_placed(folder: Path, found: FormedPlan, imported: Graph, devices: Path, notes: Mapping[str, Any]) -> None:
     """The files of a plan: its own graph too where that is not the imported one; ``devices``: the cluster file."""
     if found.graph is not imported:
         save_graph(found.graph, folder / GRAPH)
@@ -129,11 +130,12 @@ def write_placed(folder: Path, found: SplitPlan, imported: Graph, devices: Path,
     write_text(folder / SEARCHED_INSTANCE, instance_to_json(searched.instance))
     shutil.copyfile(devices, folder / "cluster.toml")
     cluster = with_mtu(read_cluster(devices), planned.plan.mtu)
-    meta = {**_meta(found, planned, searched, cluster), "splits": parts_to_json(found.parts), **notes}
+    form = {"splits": parts_to_json(found.form.parts), "copies": dict(found.form.copies)}
+    meta = {**_meta(found, planned, searched, cluster), **form, **notes}
     write_text(folder / "place.json", json.dumps(meta, indent=1) + "\n")
 
 
-def _meta(found: SplitPlan, planned: Planned, searched: Searched, cluster: Cluster) -> dict[str, object]:
+def _meta(found: FormedPlan, planned: Planned, searched: Searched, cluster: Cluster) -> dict[str, object]:
     graph = found.graph
     staleness = _needed_staleness(graph, planned.plan, cluster)
     return {

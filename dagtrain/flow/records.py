@@ -100,6 +100,8 @@ class PlaceRecord(Versioned):
     finished: bool
     # layer -> parts
     splits: dict[str, str]
+    # layer, or pattern of names -> copies
+    copies: dict[str, Count]
     # digest of what was asked, and the fingerprint of the result from which the search went on
     problem: str
     begun_from: str

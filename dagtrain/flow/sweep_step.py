@@ -47,14 +47,16 @@ GAP = 0.02
 
 
 def run(workspace: Workspace, options: PlaceOptions, progress: Progress) -> StepResult:
-    """Plan every size that is not known yet, and draw the curve; with the parts of layers that `place` chose."""
+    """Plan every size that is not known yet, and draw the curve; with the parts and copies that `place` chose."""
     graph = load_placed_graph(workspace)
     cluster = read_options_cluster(options)
     search = search_options(options)
     search = replace(search, gap=max(search.gap, GAP))
+    placed = read_json(workspace.folder("place") / "place.json", COMMAND, PlaceRecord)
     depends = {
         "import": workspace.fingerprint("import"),
-        "splits": read_json(workspace.folder("place") / "place.json", COMMAND, PlaceRecord)["splits"],
+        "splits": placed["splits"],
+        "copies": placed["copies"],
         "devices": file_digest(options.devices),
         **{name: value for name, value in asdict(options).items() if name != "devices"},
     }

@@ -27,12 +27,17 @@ class AnyBound:
         ``warn`` is told if that is wrong.
 
         Raises `Ended` at the deadline."""
-        if self.bound is None:
-            self.bound = self.foldings.bound(self.search, deadline)
-        if plan.cycles_per_frame < self.bound.cycles_per_frame:
+        bound = self.proven(deadline)
+        if plan.cycles_per_frame < bound.cycles_per_frame:
             warn(
                 f"warning: a plan of {plan.cycles_per_frame:,} cycles a frame is below the bound of all foldings "
-                f"({self.bound.cycles_per_frame:,}: {self.bound.basis}), which is therefore wrong: please report it"
+                f"({bound.cycles_per_frame:,}: {bound.basis}), which is therefore wrong: please report it"
             )
-            self.bound = Bound(1, "none: one was found to be wrong")
-        return with_any_bound(plan, self.bound)
+            bound = self.bound = Bound(1, "none: one was found to be wrong")
+        return with_any_bound(plan, bound)
+
+    def proven(self, deadline: Deadline) -> Bound:
+        """The bound.  Raises `Ended` at the deadline."""
+        if self.bound is None:
+            self.bound = self.foldings.bound(self.search, deadline)
+        return self.bound

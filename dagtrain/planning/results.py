@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from dagtrain.passes.split_layers import Parts
+from dagtrain.passes.form import Form
 from placement.problem.instance import Instance
 from placement.problem.plan import Binding, Bound, Plan
 from placement.problem.plan import with_bound as bounded_plan
@@ -55,8 +54,8 @@ class Start:
     # the placement found, with estimates for network ports
     plan: Plan
     levels: tuple[int, ...]
-    # layers of its graph that are in so many parts
-    parts: Mapping[str, Parts] = field(default_factory=dict)
+    # of its graph
+    form: Form = field(default_factory=Form)
     # the plan that holds
     planned: Planned | None = None
 

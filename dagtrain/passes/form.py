@@ -1,0 +1,18 @@
+"""Forms of a network: which layers of its model are in parts, and of which there are copies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dagtrain.passes.split_layers import Parts
+
+
+@dataclass(frozen=True)
+class Form:
+    """How the layers of a model stand in a training graph."""
+
+    # layer -> parts (`dagtrain.passes.split_layers`)
+    parts: Mapping[str, Parts] = field(default_factory=dict)
+    # pattern of layers -> copies (`dagtrain.passes.replicate`)
+    copies: Mapping[str, int] = field(default_factory=dict)

@@ -1,0 +1,118 @@
+"""Copies of layers, chosen by the planner: of layers that are too slow with a device to themselves, or of all.
+
+Such a layer keeps the whole pipeline at its pace, however many devices there are.  Each of r copies
+(`dagtrain.passes.replicate`) has r times as long for a frame, and all together give the bits of one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from dagtrain.graph.ir import Graph, Role
+from dagtrain.passes.replicate import most_copies
+from dagtrain.planning.former import FormedPlan, Former, FormMissingError
+from dagtrain.planning.levels import LEAST_RATIO
+from dagtrain.planning.planner import Planner
+from dagtrain.planning.results import Start
+
+# paces that are tried, as shares of the cycles a frame of the plan so far
+PACES = (Fraction(1, 2), Fraction(4, 5))
+# so many times as many copies of all layers are tried where copies of slow ones bring nothing
+MORE_OF_ALL = 2
+
+
+@dataclass(frozen=True)
+class Slow:
+    """A layer of the model that no device is large enough for at some pace."""
+
+    layer: str
+    # that its slowest node needs with the best device to itself
+    cycles_per_frame: int
+    # with which its nodes would do; None where no number of copies does, or the layer can't have so many
+    copies: int | None
+
+
+def slow_layers(graph: Graph, alone: Mapping[str, int], cycles: float) -> dict[str, Slow]:
+    """Layer of the model -> what there is to know of it, of those that have a node too slow for so many cycles a frame.
+
+    ``alone``: node -> cycles a frame that it needs with the best device to itself.
+
+    What works once a batch is there once, however many copies its layer has, and so are the ends of copies."""
+    most, found = most_copies(graph), dict[str, Slow]()
+    for name, needed in alone.items():
+        node = graph.by_name.get(name)
+        if node is None or needed <= cycles:
+            # relays are no nodes
+            continue
+        now = graph.dealt[name].copies if name in graph.dealt else 1
+        wanted: int | None = math.ceil(now * needed / cycles)
+        if node.layer.works_per_batch or node.role is Role.DEAL or (wanted or 0) > most.get(node.whole, 1):
+            wanted = None
+        before = found.get(node.whole)
+        if before is not None:
+            wanted = None if None in (wanted, before.copies) else max(wanted or 0, before.copies or 0)
+            needed = max(needed, before.cycles_per_frame)
+        found[node.whole] = Slow(node.whole, needed, wanted)
+    return found
+
+
+def copies_of(graph: Graph) -> dict[str, int]:
+    """Layer of the model -> copies of it in a graph, of those that have several."""
+    layers = ((graph.by_name[name], dealt) for name, dealt in graph.dealt.items())
+    return {node.whole: dealt.copies for node, dealt in layers if node.is_layer}
+
+
+@dataclass(frozen=True)
+class Copier:
+    """Plans a network with copies of some of its layers."""
+
+    former: Former
+
+    def run(self, found: FormedPlan) -> FormedPlan:
+        """The best plan found, from one without these copies on.  None is searched where the bound of foldings tells
+        that copies make it no faster inside a batch, or where the search before was ended."""
+        while (better := self._further(found)) is not found:
+            found = better
+        return found
+
+    def _further(self, found: FormedPlan) -> FormedPlan:
+        """A faster plan with more copies; the same if there is none, or if the search was ended."""
+        searched, tried = found.planned.searched, [copies_of(found.graph)]
+        if searched is None or not searched.finished:
+            return found
+
+        def promises(planner: Planner, _: Fraction) -> tuple[bool, Start | None]:
+            # copies make the pipeline deeper: where it is no faster inside a batch, it is not in training
+            least = planner.searcher.any_bound.proven(self.former.deadline).cycles_per_frame
+            return least * LEAST_RATIO <= found.planned.plan.cycles_per_frame, None
+
+        for copies in self._offers(found):
+            if copies in tried:
+                continue
+            tried.append(copies)
+            if self.former.deadline.over:
+                return found.unfinished(searched)
+            try:
+                better, ended = self.former.better(found, replace(found.form, copies=copies), promises)
+            except FormMissingError as error:
+                return found.warned(f"warning: copies were not tried: {error}")
+            if ended and better is None:
+                return found.unfinished(searched)
+            if better is not None:
+                return better
+        return found
+
+    def _offers(self, found: FormedPlan) -> Iterator[dict[str, int]]:
+        """Layer -> copies, of what may make a faster plan, the most promising first."""
+        graph, now = found.graph, copies_of(found.graph)
+        able = {layer: most for layer, most in most_copies(graph).items() if layer not in self.former.untouched}
+        alone = found.planner.searcher.any_bound.foldings.alone
+        for share in PACES:
+            slow = slow_layers(graph, alone, float(found.planned.plan.cycles_per_frame * share))
+            more = {name: one.copies for name, one in slow.items() if one.copies is not None and able.get(name, 1) > 1}
+            yield {**now, **more}
+        count = MORE_OF_ALL * max(now.values(), default=1)
+        yield {**now, **{layer: count for layer, most in able.items() if most >= count}}

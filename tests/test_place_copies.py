@@ -1,0 +1,218 @@
+"""`place --copy` and `--replicas`: the planner makes copies of layers, of those of which they make a faster plan."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dagtrain.flow.import_step import load_training_graph
+from dagtrain.flow.placed import load_placed_graph, load_plan
+from dagtrain.graph.ir import Role
+from dagtrain.planning.copying import copies_of, slow_layers
+from dagtrain.planning.foldings import Foldings
+from dagtrain.planning.former import Former
+from dagtrain.planning.planner import Planner
+from placement.problem.deadline import Deadline
+from placement.problem.plan import Bound
+from placement.search.search import SearchOptions
+from tests.flow_support import CLUSTER, Case, new_case, quick_costs, with_few_dsp
+
+AUTO = ("place", "--no-split", "--replicas", "auto")
+
+
+def small_devices(count: int) -> str:
+    """A cluster of devices of four DSP blocks, which a layer's update and its engines fill."""
+    more = "".join(f'[[device]]\nname = "f{n}"\nboard = "agilex"\n' for n in range(count - 2))
+    return with_few_dsp(0.001, CLUSTER) + more
+
+
+@pytest.fixture
+def case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Case:
+    quick_costs(monkeypatch)
+    return new_case(tmp_path, small_devices(6)).must("import")
+
+
+def done(case: Case, *words: str) -> Case:
+    """A command, which must succeed."""
+    outcome = case.step(*words)
+    assert outcome.code == 0, outcome.error
+    return case
+
+
+def told(case: Case, *words: str) -> dict[str, Any]:
+    """The plan that a command leaves, and what it took."""
+    done(case, *words)
+    found: dict[str, Any] = json.loads((case.out / "place" / "plan.json").read_text())
+    return found | json.loads((case.out / "place" / "place.json").read_text())
+
+
+def same_graphs(case: Case, *copies: str) -> bool:
+    """Whether the plan's graph is what `import` makes with these copies."""
+    placed = load_placed_graph(case.workspace)
+    done(case, "import", *(word for copy in copies for word in ("--copy", copy)))
+    chosen = load_training_graph(case.workspace)
+    equal = (np.array_equal(placed.parameters[key], values) for key, values in chosen.parameters.items())
+    return placed.nodes == chosen.nodes and all(equal)
+
+
+@pytest.mark.slow
+def test_copies_of_what_is_too_slow_alone_are_chosen_where_that_is_faster(case: Case) -> None:
+    one = told(case, "place", "--no-split")
+    assert one["copies"] == {}
+    # proven: no plan of single layers is faster
+    assert one["cycles_per_frame"] == one["any_bound_cycles_per_frame"]
+    several = told(case, *AUTO)
+    assert 2 * several["cycles_per_frame"] <= one["cycles_per_frame"]
+    assert several["copies"]["y_node"] > 1
+    again = case.step(*AUTO)
+    assert again.out.startswith("place: unchanged")
+    text = ", ".join(f"{layer}={count}" for layer, count in several["copies"].items() if count > 1)
+    assert f"copies: {text} (as --copy makes)" in again.out
+    assert same_graphs(case, *(f"{layer}={count}" for layer, count in several["copies"].items()))
+
+
+@pytest.mark.slow
+def test_a_layer_that_the_user_names_stays_single(case: Case) -> None:
+    kept = told(case, *AUTO, "--pin", "y_node=head")
+    assert "y_node" not in kept["copies"]
+
+
+@pytest.mark.parametrize(("bound", "searched"), [(Fraction(996, 1000), False), (Fraction(994, 1000), True)])
+def test_where_a_bound_tells_that_copies_are_no_faster_none_is_searched(
+    bound: Fraction, searched: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bound of any graph with copies is told to be this share of the cycles of the plan without."""
+    quick_costs(monkeypatch)
+    case = new_case(tmp_path, small_devices(2)).must("import")
+    cycles = told(case, "place", "--no-split")["cycles_per_frame"]
+    proven = Foldings.bound
+
+    def pretended(foldings: Foldings, search: SearchOptions, deadline: Deadline) -> Bound:
+        told = proven(foldings, search, deadline)
+        return Bound(math.ceil(bound * cycles), "as the test has it") if foldings.prices.graph.dealt else told
+
+    monkeypatch.setattr(Foldings, "bound", pretended)
+    forms, searches = counted(monkeypatch, Former, "better"), counted(monkeypatch, Planner, "run")
+    several = told(case, *AUTO)
+    assert several["finished"]
+    # copies of all are offered at least
+    assert forms
+    assert (len(searches) > 1) == searched
+    # never slower than without
+    assert several["cycles_per_frame"] <= cycles
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, kind: type, name: str) -> list[object]:
+    """Calls of a method from now on."""
+    calls: list[object] = []
+    method: Callable[..., object] = getattr(kind, name)
+
+    def counting(self: object, *arguments: object) -> object:
+        calls.append(arguments)
+        return method(self, *arguments)
+
+    monkeypatch.setattr(kind, name, counting)
+    return calls
+
+
+def test_copies_that_the_user_wants_are_those_of_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick_costs(monkeypatch)
+    case = new_case(tmp_path).must("import")
+    found = told(case, "place", "--no-split", "--copy", "c*=2")
+    assert found["copies"] == {"c*": 2}
+    assert {"c_node@0", "c_node@1"} <= {item.item for item in load_plan(case.workspace).items}
+    assert same_graphs(case, "c*=2")
+    # on top of those of import
+    found = told(case, "place", "--no-split", "--copy", "y_node=3")
+    assert copies_of(load_placed_graph(case.workspace)) == {"c_node": 2, "y_node": 3}
+    assert same_graphs(case, "c*=2", "y_node=3")
+    case.must("import")
+    assert told(case, "place", "--no-split", "--replicas", "2")["copies"] == {"*": 2}
+    assert same_graphs(case, "*=2")
+
+
+@pytest.mark.parametrize(
+    ("words", "messages"),
+    [
+        (("--replicas", "0"), ["--replicas 0 is no number of copies; write auto, or e.g. 2"]),
+        (("--replicas", "some"), ["--replicas some is no number of copies"]),
+        (("--replicas", "2", "--copy", "c_node=2"), ["--replicas 2 and --copy: both say how many copies there are"]),
+        (("--replicas", "auto", "--solver", "literal"), ["only the fast search chooses copies"]),
+        (("--replicas", "99"), ["99 copies of *: a batch has 16 frames"]),
+        (("--copy", "q=2", "--copy", "c_node=99"), ["no layer matches 'q'", "99 copies of c_node"]),
+        (("--copy", "c_node"), ["is not LAYER=COPIES"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_copies_that_cannot_be_are_refused_before_anything_is_done(
+    words: Sequence[str], messages: Sequence[str], tmp_path: Path
+) -> None:
+    case = new_case(tmp_path).must("import")
+    outcome = case.step("place", *words)
+    assert outcome.code == 1
+    for message in messages:
+        assert message in outcome.error
+    assert not (case.out / "place").exists()
+
+
+@pytest.mark.slow
+def test_a_search_that_is_ended_while_copies_are_tried_goes_on(case: Case) -> None:
+    def interrupted(former: Former, *_: object) -> tuple[None, bool]:
+        former.deadline.interrupt()
+        return None, True
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Former, "better", interrupted)
+        ended = case.step(*AUTO)
+    assert ended.code == 0
+    assert "the same command goes on from this plan" in ended.out
+    assert not (case.out / "place" / "graph.json").exists()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Former, "better", only_once(Former.better))
+        second = case.step(*AUTO)
+    assert "copies: " in second.out
+    assert "the same command goes on from this plan" in second.out
+    third = case.step(*AUTO)
+    assert "copies: " in third.out
+    assert "goes on" not in third.out
+
+
+def only_once(better: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that works when it is called first, and is interrupted then."""
+    calls: list[object] = []
+
+    def method(former: Former, *arguments: object) -> Any:
+        calls.append(arguments)
+        return better(former, *arguments) if len(calls) == 1 else (None, True)
+
+    return method
+
+
+@pytest.mark.slow
+def test_a_plan_is_kept_if_the_model_of_which_there_could_be_copies_is_gone(case: Case) -> None:
+    case.model.unlink()
+    outcome = case.step(*AUTO)
+    assert outcome.code == 0, outcome.error
+    assert "warning: copies were not tried" in outcome.out
+
+
+def test_layers_are_slow_by_their_slowest_node_and_ends_of_copies_are_not_helped(tmp_path: Path) -> None:
+    case = done(new_case(tmp_path), "import", "--copy", "c_node=2")
+    graph = load_training_graph(case.workspace)
+    dealing = next(node for node in graph.nodes if node.role is Role.DEAL)
+    updates = [node.name for node in graph.nodes if node.layer.works_per_batch and node.whole == "y_node"]
+    found = slow_layers(graph, {"y_node": 90, "c_node@0": 130, "c_node@1": 110, "relay": 500}, 100)
+    assert {name: (one.cycles_per_frame, one.copies) for name, one in found.items()} == {"c_node": (130, 3)}
+    assert slow_layers(graph, {"y_node": 101}, 100)["y_node"].copies == 2
+    assert slow_layers(graph, {"y_node": 200}, 100)["y_node"].copies == 2
+    assert slow_layers(graph, {"y_node": 200, updates[0]: 101}, 100)["y_node"].copies is None
+    assert slow_layers(graph, {dealing.name: 101}, 100)[dealing.whole].copies is None
+    # more than a batch has frames
+    assert slow_layers(graph, {"y_node": 100 * graph.recipe.batch + 1}, 100)["y_node"].copies is None
