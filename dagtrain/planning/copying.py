@@ -13,10 +13,13 @@ from fractions import Fraction
 
 from dagtrain.graph.ir import Graph, Role
 from dagtrain.passes.replicate import most_copies
+from dagtrain.planning.foldings import ANY_PACE
 from dagtrain.planning.former import FormedPlan, Former, FormMissingError
 from dagtrain.planning.levels import LEAST_RATIO
 from dagtrain.planning.planner import Planner
 from dagtrain.planning.results import Start
+from placement.bounds.bound import alone
+from placement.problem.clocks import in_time
 
 # paces that are tried, as shares of the cycles a frame of the plan so far
 PACES = (Fraction(1, 2), Fraction(4, 5))
@@ -109,9 +112,9 @@ class Copier:
         """Layer -> copies, of what may make a faster plan, the most promising first."""
         graph, now = found.graph, copies_of(found.graph)
         able = {layer: most for layer, most in most_copies(graph).items() if layer not in self.former.untouched}
-        alone = found.planner.searcher.any_bound.foldings.alone
+        needed = alone(in_time(found.planner.searcher.any_bound.foldings.instance), ANY_PACE)
         for share in PACES:
-            slow = slow_layers(graph, alone, float(found.planned.plan.cycles_per_frame * share))
+            slow = slow_layers(graph, needed, float(found.planned.plan.cycles_per_frame * share))
             more = {name: one.copies for name, one in slow.items() if one.copies is not None and able.get(name, 1) > 1}
             yield {**now, **more}
         count = MORE_OF_ALL * max(now.values(), default=1)

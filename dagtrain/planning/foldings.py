@@ -33,7 +33,6 @@ from hdl.layers.folding import divisors
 from hdl.layers.storage import Home
 from hdl.parts.part import Part
 from hdl.tensor import Tile
-from placement.bounds.bound import alone
 from placement.problem.clocks import in_time
 from placement.problem.deadline import Deadline
 from placement.problem.instance import Configuration, Instance
@@ -81,11 +80,6 @@ class Foldings:
     def _timed(self) -> Instance:
         """The same in cycles of the cluster's clock."""
         return in_time(self.instance)
-
-    @cached_property
-    def alone(self) -> dict[str, int]:
-        """Node -> cycles a frame of the cluster's clock that it needs at least with the best device to itself."""
-        return alone(self._timed, ANY_PACE)
 
     def bound(self, search: SearchOptions, deadline: Deadline) -> Bound:
         """Cycles a frame below which there is no placement, however the nodes are folded."""
