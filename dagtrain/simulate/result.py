@@ -1,0 +1,231 @@
+"""What a simulation of a cluster reports, of both levels alike: plain data, with what follows from it.
+
+Cycles are those of the network's clock, counted from the end of the reset as a bench counts them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+HZ_PER_MHZ = 1e6
+
+
+class Level(StrEnum):
+    """How a cluster is simulated."""
+
+    # the control of its Verilog, cycle for cycle
+    EXACT = "exact"
+    # events of what layers declare
+    FAST = "fast"
+
+
+class Bound(StrEnum):
+    """What a cluster waits for."""
+
+    ENGINE = "engine"
+    CABLE = "cable"
+
+
+@dataclass(frozen=True)
+class Span:
+    """When a node worked on a frame, or for a batch: the cycles of the first beat that it took or gave for it, and of
+    the last."""
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeWork:
+    """A node of the placed graph."""
+
+    node: str
+    device: str
+    # what it works on: frames, in the order in which it gets them, or batches, of what passes once a batch alone
+    per_batch: bool
+    spans: tuple[Span, ...]
+    # that its circuit has
+    multipliers: int
+    # sum over cycles of the multipliers at work in them
+    busy_multiplier_cycles: int
+
+    def interval(self, frames: Sequence[int]) -> float:
+        """Mean cycles between the ends of its work on tensors of these numbers, which follow one another."""
+        return (self.spans[frames[-1]].last - self.spans[frames[0]].last) / (len(frames) - 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CableWork:
+    """What went from one device to another."""
+
+    source: str
+    target: str
+    # with headers and credits
+    bits: int
+    # that could have gone in a cycle
+    bits_per_cycle: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchWork:
+    """A batch."""
+
+    # first beat of a map of its first frame that any node took or gave
+    first_cycle: int
+    # the results of its first and of its last frame have come to the host
+    first_result: int
+    last_result: int
+    # the last of the new weights was sent; None where nothing is trained
+    last_weights: int | None
+
+    @property
+    def fill_cycles(self) -> int:
+        """From its first beat to its first result."""
+        return self.first_result - self.first_cycle
+
+    @property
+    def drain_cycles(self) -> int:
+        """From its last result to the last of the new weights."""
+        return 0 if self.last_weights is None else self.last_weights - self.last_result
+
+
+@dataclass(frozen=True)
+class Binding:
+    """What works in the greatest share of the cycles inside batches, and so holds all others up."""
+
+    kind: Bound
+    # of a node, or of the devices at the ends of a cable
+    name: str
+    # of cycles
+    share: float
+
+
+@dataclass(frozen=True)
+class Idle:
+    """A board."""
+
+    device: str
+    multipliers: int
+    share: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulation:
+    """A run of several batches."""
+
+    level: Level
+    clock_mhz: float
+    # frames a batch
+    batch: int
+    # until the results of the last frame had come
+    cycles: int
+    # in which the results of each frame had come to the host
+    frame_cycles: tuple[int, ...]
+    nodes: tuple[NodeWork, ...]
+    cables: tuple[CableWork, ...]
+    batches: tuple[BatchWork, ...]
+    binds: Binding
+
+    @property
+    def batch_interval(self) -> float | None:
+        """Mean cycles from the last result of a batch to that of the next one; None of a single batch."""
+        ends = [batch.last_result for batch in self.batches]
+        return (ends[-1] - ends[0]) / (len(ends) - 1) if len(ends) > 1 else None
+
+    @property
+    def frame_interval(self) -> float | None:
+        """Mean cycles between results inside the last batch; None of a batch of one frame."""
+        last = self.batches[-1]
+        return (last.last_result - last.first_result) / (self.batch - 1) if self.batch > 1 else None
+
+    @property
+    def frames_per_second(self) -> float | None:
+        """In training, what is between batches included."""
+        return self.batch * self._hz / self.batch_interval if self.batch_interval else None
+
+    @property
+    def frames_per_second_inside(self) -> float | None:
+        """Inside a batch."""
+        return self._hz / self.frame_interval if self.frame_interval else None
+
+    @property
+    def idle_by_device(self) -> tuple[Idle, ...]:
+        """1 - busy multiplier cycles / (multipliers * cycles) of every board that has multipliers (FPDeep, IEEE TC
+        2020, 6.3.3)."""
+        there: Counter[str] = Counter()
+        busy: Counter[str] = Counter()
+        for node in self.nodes:
+            there[node.device] += node.multipliers
+            busy[node.device] += node.busy_multiplier_cycles
+        return tuple(
+            Idle(device, count, 1 - busy[device] / (count * self.cycles)) for device, count in there.items() if count
+        )
+
+    def idle(self, node: NodeWork) -> float | None:
+        """The same of one node's engine; None where it has no multipliers."""
+        return 1 - node.busy_multiplier_cycles / (node.multipliers * self.cycles) if node.multipliers else None
+
+    def cable_bits_per_second(self, cable: CableWork) -> float:
+        """Mean over the run."""
+        return cable.bits / self.cycles * self._hz
+
+    @property
+    def _hz(self) -> float:
+        return self.clock_mhz * HZ_PER_MHZ
+
+    def to_record(self) -> dict[str, Any]:
+        """Everything, as it is written to ``simulate.json``."""
+        nodes = [
+            {
+                **asdict(node),
+                "spans": [[span.first, span.last] for span in node.spans],
+                "idle": _rounded(self.idle(node)),
+            }
+            for node in self.nodes
+        ]
+        cables = [
+            {**asdict(cable), "bits_per_second": _rounded(self.cable_bits_per_second(cable))} for cable in self.cables
+        ]
+        batches = [
+            {**asdict(batch), "fill_cycles": batch.fill_cycles, "drain_cycles": batch.drain_cycles}
+            for batch in self.batches
+        ]
+        return {
+            "level": self.level.value,
+            "clock_mhz": self.clock_mhz,
+            "batch": self.batch,
+            "cycles": self.cycles,
+            "frame_cycles": list(self.frame_cycles),
+            "batch_interval": _rounded(self.batch_interval),
+            "frame_interval": _rounded(self.frame_interval),
+            "frames_per_second": _rounded(self.frames_per_second),
+            "frames_per_second_inside": _rounded(self.frames_per_second_inside),
+            "binds": {"kind": self.binds.kind.value, "name": self.binds.name, "share": _rounded(self.binds.share)},
+            "idle_by_device": [{**asdict(one), "share": _rounded(one.share)} for one in self.idle_by_device],
+            "nodes": nodes,
+            "cables": cables,
+            "batches": batches,
+        }
+
+
+def binding(nodes: Iterable[NodeWork], cables: Iterable[CableWork], cycles: int) -> Binding:
+    """What works in the greatest share of so many cycles: an engine with multipliers, or a cable."""
+    engines = [
+        Binding(Bound.ENGINE, node.node, node.busy_multiplier_cycles / (node.multipliers * cycles))
+        for node in nodes
+        if node.multipliers
+    ]
+    links = [
+        Binding(Bound.CABLE, f"{cable.source} -> {cable.target}", cable.bits / (cable.bits_per_cycle * cycles))
+        for cable in cables
+    ]
+    return max(itertools.chain(engines, links), key=lambda one: one.share)
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 6)

@@ -1,0 +1,97 @@
+"""What a simulation reports follows from what it counted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dagtrain.simulate.result import (
+    BatchWork,
+    Binding,
+    Bound,
+    CableWork,
+    Idle,
+    Level,
+    NodeWork,
+    Simulation,
+    Span,
+    binding,
+)
+
+ENGINE = NodeWork(
+    node="c",
+    device="a",
+    per_batch=False,
+    spans=(Span(10, 100), Span(60, 150), Span(210, 300), Span(260, 350)),
+    multipliers=4,
+    busy_multiplier_cycles=800,
+)
+UPDATE = NodeWork(
+    node="u",
+    device="a",
+    per_batch=True,
+    spans=(Span(150, 170), Span(350, 380)),
+    multipliers=2,
+    busy_multiplier_cycles=40,
+)
+FORK = NodeWork(node="f", device="b", per_batch=False, spans=ENGINE.spans, multipliers=0, busy_multiplier_cycles=0)
+CABLE = CableWork(source="a", target="b", bits=9000, bits_per_cycle=32.0)
+RUN = Simulation(
+    level=Level.EXACT,
+    clock_mhz=200.0,
+    batch=2,
+    cycles=400,
+    frame_cycles=(120, 180, 320, 380),
+    nodes=(ENGINE, UPDATE, FORK),
+    cables=(CABLE,),
+    batches=(
+        BatchWork(first_cycle=10, first_result=120, last_result=180, last_weights=190),
+        BatchWork(first_cycle=210, first_result=320, last_result=380, last_weights=400),
+    ),
+    binds=binding((ENGINE, UPDATE, FORK), (CABLE,), 400),
+)
+
+
+def test_frames_a_second_count_what_is_between_batches_and_inside_they_do_not() -> None:
+    assert RUN.batch_interval == 200
+    assert RUN.frames_per_second == 2 * 200e6 / 200
+    assert RUN.frame_interval == 60
+    assert RUN.frames_per_second_inside == pytest.approx(200e6 / 60)
+
+
+def test_one_batch_or_batches_of_one_frame_tell_no_interval() -> None:
+    one = replace(RUN, batches=RUN.batches[:1])
+    assert one.batch_interval is None
+    assert one.frames_per_second is None
+    assert replace(RUN, batch=1).frames_per_second_inside is None
+
+
+def test_idle_is_the_share_of_multiplier_cycles_without_work_by_engine_and_by_board() -> None:
+    assert [RUN.idle(node) for node in RUN.nodes] == [0.5, 1 - 40 / 800, None]
+    # board b multiplies nothing
+    assert RUN.idle_by_device == (Idle("a", 6, 1 - 840 / 2400),)
+
+
+def test_batches_fill_before_their_first_result_and_drain_behind_their_last() -> None:
+    assert [(batch.fill_cycles, batch.drain_cycles) for batch in RUN.batches] == [(110, 10), (110, 20)]
+    assert replace(RUN.batches[0], last_weights=None).drain_cycles == 0
+
+
+def test_what_works_in_the_greatest_share_of_cycles_binds() -> None:
+    assert RUN.binds == Binding(Bound.CABLE, "a -> b", 9000 / (32 * 400))
+    assert binding((ENGINE, UPDATE), (), 400) == Binding(Bound.ENGINE, "c", 0.5)
+
+
+def test_a_node_s_interval_is_that_between_the_ends_of_its_frames() -> None:
+    assert ENGINE.interval(range(4)) == pytest.approx(250 / 3)
+
+
+def test_the_record_has_everything_with_what_follows_from_it() -> None:
+    record = RUN.to_record()
+    assert record["nodes"][0]["spans"] == [[10, 100], [60, 150], [210, 300], [260, 350]]
+    assert record["nodes"][0]["idle"] == 0.5
+    assert record["cables"][0]["bits_per_second"] == 9000 / 400 * 200e6
+    assert record["batches"][1]["drain_cycles"] == 20
+    assert record["binds"] == {"kind": "cable", "name": "a -> b", "share": 0.703125}
+    assert record["level"] == "exact"
