@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+from numpy.lib.format import MAGIC_PREFIX
 from numpy.lib.npyio import NpzFile
 
 from hdl.errors import DagtrainError
@@ -46,6 +47,9 @@ def open_archive(path: Path) -> Iterator[NpzFile]:
     """An ``.npz`` file to read arrays from.  Raises `OSError`, and `ValueError` for what is no archive of arrays."""
     try:
         with path.open("rb") as raw:
+            if raw.read(len(MAGIC_PREFIX)) != MAGIC_PREFIX and not zipfile.is_zipfile(raw):
+                raise ValueError("it is no archive of arrays")
+            raw.seek(0)
             file = np.load(raw, allow_pickle=False)
             if not isinstance(file, NpzFile):
                 raise ValueError("it holds one array, and no archive of arrays")

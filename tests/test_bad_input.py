@@ -284,7 +284,10 @@ DATA: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
     ),
     "images of integers": (_arrays(images=IMAGES.astype(np.int32), labels=LABELS), ("must be floating point", "int32")),
     "labels of floats": (_arrays(images=IMAGES, labels=LABELS / 2), ("labels must be integers, not float64",)),
-    "negative labels": (_arrays(images=IMAGES, labels=LABELS - 1), ("labels must be integers from 0",)),
+    "negative labels": (
+        _arrays(images=IMAGES, labels=LABELS - 1),
+        ("labels must be class numbers from 0, the least is -1",),
+    ),
     "infinite pixels": (_arrays(images=NOT_FINITE, labels=LABELS), ("images hold NaN or infinity",)),
     "no images": (_arrays(images=IMAGES[:0], labels=LABELS[:0]), ("data set is empty",)),
     "images of another size": (

@@ -35,6 +35,8 @@ def written(kind: str, folder: Path) -> str:
         np.savez(folder / "data.npz", images=PIXELS.astype(np.float32) / np.float32(255), labels=LABELS)
     elif kind == "npz of bytes, channels last":
         np.savez(folder / "data.npz", images=PIXELS.transpose(0, 2, 3, 1), labels=LABELS.astype(np.uint8))
+    elif kind == "npz of one channel":
+        np.savez(folder / "data.npz", images=grey, labels=LABELS)
     elif kind == "npy":
         np.save(folder / "images.npy", PIXELS)
         np.save(folder / "labels.npy", LABELS)
@@ -68,6 +70,7 @@ def written(kind: str, folder: Path) -> str:
 KINDS = {
     "npz": PIXELS,
     "npz of bytes, channels last": PIXELS,
+    "npz of one channel": PIXELS[:, :1],
     "npy": PIXELS,
     "idx": PIXELS[:, :1],
     "idx.gz": PIXELS,
@@ -210,6 +213,13 @@ def test_a_data_file_says_all_of_it_with_paths_beside_it(tmp_path: Path) -> None
     np.testing.assert_allclose(held_out.fitted((6, 5, 3)).frames(), wanted)
 
 
+def test_one_channel_is_the_same_first_or_last(tmp_path: Path) -> None:
+    source = Path(written("idx", tmp_path)).name
+    (tmp_path / "data.toml").write_text(f'[data]\nsource = "{source}"\nlayout = "NHWC"\n')
+    frames = choose_data(str(tmp_path / "data.toml")).load().fitted((6, 5, 1)).frames()
+    np.testing.assert_allclose(frames, PIXELS[:, 0, :, :, None] / 255)
+
+
 def test_options_go_before_the_file_and_a_held_out_path_is_relative_to_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,6 +259,18 @@ def broken(kind: str, folder: Path) -> str:
         case "suffix":
             (folder / "data.h5").write_bytes(b"\x89HDF")
             return f"{folder}/data.h5"
+        case "no archive":
+            (folder / "data.npz").write_text("hello")
+            return f"{folder}/data.npz"
+        case "no labels":
+            np.savez(folder / "data.npz", images=PIXELS)
+            return f"{folder}/data.npz"
+        case "no rows" | "nothing in it":
+            (folder / "data.csv").write_text("label,a\n\n" if kind == "no rows" else "")
+            return f"{folder}/data.csv"
+        case "no pixels":
+            (folder / "data.csv").write_text("1\n2\n")
+            return f"{folder}/data.csv"
         case "one of two":
             np.save(folder / "images.npy", PIXELS)
             return f"{folder}/images.npy"
@@ -290,9 +312,14 @@ def broken(kind: str, folder: Path) -> str:
 
 
 BROKEN = {
-    "missing": ("nowhere.npz", "No such file"),
+    "missing": ("nowhere.npz: No such file; give `digits`",),
     "misspelt": ("digit: No such file or data set; give `digits`, `mnist5k`",),
     "suffix": ("data.h5 is of no known kind; give `digits`",),
+    "no archive": ("data.npz is not a readable .npz file: it is no archive of arrays; save it by numpy.savez",),
+    "no labels": ("data.npz holds images, but no labels; save it by numpy.savez",),
+    "no rows": ("data.csv has no rows; write one an image",),
+    "nothing in it": ("data.csv has no rows; write one an image",),
+    "no pixels": ("its rows have no pixels; write a label, then all pixels",),
     "one of two": ("holds images or labels, not both; give both: --data .*images.npy,LABELS.npy",),
     "both missing": ("a.npy: No such file", "b.npy: No such file"),
     "objects": ("images holds Python objects, not numbers; save it with a numeric dtype",),

@@ -43,8 +43,10 @@ def test_a_check_tells_operators_normalisation_notes_and_writes_nothing(tmp_path
     assert ["Conv", "1", "Conv"] in lines
     assert ["Silu", "1", "Silu"] in lines
     assert ["Flatten", "1", "nothing"] in lines
+    # the file has none
+    assert ["BatchNormalization", "0", "OnlineNorm"] in lines
     assert "c_node  put back       the file has no BatchNormalization: it was folded" in result.output
-    assert "SiLU: spelt out 1 times, rewritten" in result.output
+    assert "SiLU: spelt out 1 time, rewritten" in result.output
     assert "note: node y_node (Softmax) at the end was dropped" in result.output
     assert result.output.splitlines()[-1] == f"{path} can be imported: 7 layers"
     assert [item.name for item in tmp_path.iterdir()] == ["net.onnx"]
@@ -61,6 +63,27 @@ def test_a_check_tells_all_problems_and_fails(tmp_path: Path) -> None:
     ]
     assert ["Tan", "1", "1", "not", "imported"] in [line.split() for line in result.output.splitlines()]
     assert result.output.splitlines()[-1] == f"{path} can't be imported, 2 problems"
+
+
+def test_what_draws_is_named_once_and_parts_of_a_broken_idiom_are_no_problems_of_their_own(tmp_path: Path) -> None:
+    nodes = [
+        node("Conv", "x k b", "c"),
+        node("RandomNormalLike", "c", "noise"),
+        node("Add", "c noise", "n"),
+        node("RandomUniformLike", "n", "u"),
+        node("ReduceMean", "n", "share", keepdims=0),
+        node("Less", "u share", "l"),
+        node("Cast", "l", "k1", to=1),
+        node("Mul", "n k1", "m"),
+        *HEAD,
+    ]
+    path = save(model(nodes, CONSTANTS, outputs=["s"]), tmp_path)
+    found = json.loads(RUNNER.invoke(app, ["import", str(path), "--check", "--json"]).output)
+    assert [(problem["where"], problem["what"]) for problem in found["problems"]] == [
+        ("node u_node (RandomUniformLike)",
+         "begins dropout or stochastic depth whose ratio is computed (share, read by node l_node (Less))"),
+        ("node noise_node (RandomNormalLike)", "draws random numbers"),
+    ]  # fmt: skip
 
 
 def test_a_check_for_programs(tmp_path: Path) -> None:

@@ -189,12 +189,12 @@ def test_a_data_set_file_round_trips(tmp_path: Path) -> None:
     [
         ({"images": np.zeros((3, 1, 2, 2))}, "but no labels"),
         ({"pictures": np.zeros(3)}, "but no images and no labels"),
-        ({"images": np.zeros((3, 2, 2)), "labels": np.zeros(3, int)}, r"images must be \(count, channels"),
+        ({"images": np.zeros((3, 4)), "labels": np.zeros(3, int)}, r"images must be \(count, channels"),
         ({"images": np.zeros((3, 1, 2, 2)), "labels": np.zeros(4, int)}, r"labels must be one an image"),
         ({"images": np.zeros((3, 1, 2, 2)), "labels": np.zeros(3)}, "labels must be integers, not float64"),
         ({"images": np.zeros((3, 1, 2, 2), int), "labels": np.zeros(3, int)}, "images must be floating point"),
         ({"images": np.full((3, 1, 2, 2), np.nan), "labels": np.zeros(3, int)}, "images hold NaN or infinity"),
-        ({"images": np.zeros((3, 1, 2, 2)), "labels": np.full(3, -1)}, "labels must be integers from 0"),
+        ({"images": np.zeros((3, 1, 2, 2)), "labels": np.full(3, -1)}, "class numbers from 0, the least is -1"),
         ({"images": np.zeros((0, 1, 2, 2)), "labels": np.zeros(0, int)}, "the data set is empty"),
     ],
 )

@@ -35,7 +35,9 @@ def run(options: ImportOptions) -> StepResult:
         lines += _table(("operator", "nodes", "becomes"), rows)
     if tried.folded:
         lines.append(f"{tried.folded} nodes on constants and shapes are computed ahead")
-    lines += [f"{name}: spelt out {count} times, rewritten" for name, count in tried.idioms.items()]
+    lines += [
+        f"{name}: spelt out {count} time{'s' if count > 1 else ''}, rewritten" for name, count in tried.idioms.items()
+    ]
     if tried.norms:
         norms = [(choice.node, choice.fate.value, choice.why) for choice in tried.norms]
         lines += _table(("layer", "normalisation", "since"), norms)

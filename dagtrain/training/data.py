@@ -111,11 +111,15 @@ class Dataset:
     def __post_init__(self) -> None:
         problems = []
         if self.images.ndim != 4:
-            problems.append(f"images must be (count, channels, height, width), not {self.images.shape}")
+            problems.append(
+                f"images must be (count, channels, height, width) or (count, height, width), not {self.images.shape}"
+            )
         if self.labels.shape != self.images.shape[:1]:
             problems.append(f"labels must be one an image, ({len(self.images)},), not {self.labels.shape}")
-        if not np.issubdtype(self.labels.dtype, np.integer) or (self.labels.size and self.labels.min() < 0):
+        if not np.issubdtype(self.labels.dtype, np.integer):
             problems.append(f"labels must be integers from 0, not {self.labels.dtype}")
+        elif self.labels.size and self.labels.min() < 0:
+            problems.append(f"labels must be class numbers from 0, the least is {self.labels.min()}")
         if not isinstance(self.images, np.memmap) and not np.isfinite(self.images).all():
             problems.append("images hold NaN or infinity")
         if not len(self.images):

@@ -26,6 +26,8 @@ KINDS = (
 # element types of IDX files
 IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 PICTURES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+# how an .npz file is written
+AS_SAVED = "save it by numpy.savez(path, images=images, labels=labels)"
 # words that head the column of labels of a CSV file
 LABEL_COLUMNS = frozenset({"label", "labels", "class", "target", "y"})
 # problems of one folder that a message lists
@@ -120,15 +122,19 @@ BUILT_IN: dict[str, Callable[[], Dataset]] = {"digits": load_digits, "mnist5k": 
 
 def read_npz(path: Path) -> Dataset:
     """A file with ``images`` (count, channels, height, width), or channels last, and ``labels`` (count,)."""
+    if not path.exists():
+        raise DataError(f"{path}: No such file", KINDS)
     try:
         with open_archive(path) as file:
             wanted = ("images", "labels")
             missing = [name for name in wanted if name not in file]
             if missing:
-                raise DataError(f"{path} holds {', '.join(file.files) or 'nothing'}, but no {' and no '.join(missing)}")
+                raise DataError(
+                    f"{path} holds {', '.join(file.files) or 'nothing'}, but no {' and no '.join(missing)}", AS_SAVED
+                )
             images, labels = (_numbers(partial(file.__getitem__, name), f"{path}: {name}") for name in wanted)
     except (OSError, ValueError) as error:
-        raise DataError(f"{path} is not a readable .npz file: {error}") from None
+        raise DataError(f"{path} is not a readable .npz file: {error}", AS_SAVED) from None
     return _dataset(str(path), images, labels)
 
 
@@ -186,7 +192,7 @@ def _is_idx(path: Path) -> bool:
 
 
 def read_idx(path: Path) -> Array:
-    """The array of an IDX file, as MNIST's are; images of (count, rows, columns) get their one channel."""
+    """The array of an IDX file, as MNIST's are."""
     try:
         with _opened(path) as file:
             data = file.read()
@@ -199,8 +205,7 @@ def read_idx(path: Path) -> Array:
     if len(sizes) != rank or len(data) - start != math.prod(sizes) * kind.itemsize:
         what = f"{path} has {len(data)} bytes, not those of {kind.name} numbers of {tuple(sizes)}"
         raise DataError(what, "download it again")
-    array = np.frombuffer(data, kind, offset=start).reshape(sizes).astype(kind.newbyteorder("="))
-    return array[:, None] if rank == 3 else array
+    return np.frombuffer(data, kind, offset=start).reshape(sizes).astype(kind.newbyteorder("="))
 
 
 def read_csv(path: Path, shape: tuple[int, int, int] | None) -> Dataset:
@@ -209,7 +214,9 @@ def read_csv(path: Path, shape: tuple[int, int, int] | None) -> Dataset:
     try:
         with path.open() as file:
             names = [name.strip().strip('"') for name in file.readline().split(",")]
-        headed = not all(_is_number(name) for name in names)
+            headed = not all(_is_number(name) for name in names)
+            if headed and not any(line.strip() for line in file):
+                raise DataError(f"{path} has no rows", "write one an image: its label, then its pixels")
         table = np.loadtxt(path, delimiter=",", skiprows=int(headed), ndmin=2)
     except (OSError, ValueError) as error:
         raise DataError(f"{path} is no table of numbers: {error}", "separate them by commas") from None
@@ -219,7 +226,9 @@ def read_csv(path: Path, shape: tuple[int, int, int] | None) -> Dataset:
     side = math.isqrt(pixels.shape[1])
     sizes = shape or (1, side, side)
     problems = []
-    if math.prod(sizes) != pixels.shape[1]:
+    if not pixels.size:
+        problems.append(Problem("its rows have no pixels", "write a label, then all pixels of its image, in each"))
+    elif math.prod(sizes) != pixels.shape[1]:
         cure = "set `shape = [channels, height, width]` in a data.toml"
         problems.append(Problem(f"its rows have {pixels.shape[1]} pixels, not those of {sizes}", cure))
     if not (labels == np.round(labels)).all():
@@ -280,7 +289,11 @@ def _pictures(folders: list[Path]) -> Iterator[tuple[int, Path]]:
 
 
 def _dataset(where: str, images: Array, labels: Array, layout: str = "") -> Dataset:
-    """Of arrays from files: 8-bit images are scaled to 0..1.  Raises `DataError` with all that is wrong."""
+    """Of arrays from files: 8-bit images are scaled to 0..1, those of (count, height, width) get their one channel.
+
+    Raises `DataError` with all that is wrong."""
+    if images.ndim == 3:
+        images, layout = images[:, None], NCHW
     problems = []
     if images.dtype != np.uint8 and not np.issubdtype(images.dtype, np.floating):
         problems.append(f"images must be floating point, scaled to about -1..1, or uint8, not {images.dtype}")

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, FiniteFloat, TypeAdapter, ValidationError
 
-from dagtrain.training.data import Augment, DataError, Dataset
+from dagtrain.training.data import NCHW, Augment, DataError, Dataset
 from dagtrain.training.sources import BUILT_IN, files_of, read_source
 from hdl.errors import Problem
 
@@ -79,6 +79,9 @@ class DataSpec:
     def _prepared(self, data: Dataset, *, training: bool) -> Dataset:
         own: dict[str, Any] = {name: getattr(self, name) for name in ("layout", "scale", "pad", "crop")}
         given = {name: value for name, value in own.items() if value not in (None, "")}
+        if data.prepare.layout == NCHW and data.images.shape[1] == 1:
+            # first or last, one channel has the same pixels
+            given.pop("layout", None)
         augment = Augment(flip=self.flip, shift=self.shift, seed=self.seed) if training else Augment()
         prepare = dataclasses.replace(data.prepare, **given, mean=self.mean, std=self.std, augment=augment)
         return dataclasses.replace(data, prepare=prepare)

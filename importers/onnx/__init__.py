@@ -18,7 +18,7 @@ from importers.onnx.handlers import HANDLERS
 from importers.onnx.idioms import rewrite
 from importers.onnx.load import external_files, load_proto
 from importers.onnx.lower import lower, report_unknown
-from importers.onnx.norm import NormChoice, NormMode, place_norm
+from importers.onnx.norm import Fate, NormChoice, NormMode, place_norm
 from importers.onnx.normalise import normalise
 from importers.onnx.problems import Problems
 from importers.onnx.report import Attempt, Operator
@@ -87,6 +87,9 @@ def _attempt(path: Path, norm: NormMode, recipe: Recipe, problems: Problems) -> 
     if checked.sound:
         model, norms = place_norm(model, norm)
         graph, notes = lower(model, recipe, problems, operators)
+        if "BatchNormalization" in operators:
+            # those of the file
+            operators["BatchNormalization"].nodes -= sum(choice.fate is Fate.PUT_BACK for choice in norms)
     else:
         report_unknown(model, problems)
     folded = len(checked.model.nodes) - len(normal.nodes)

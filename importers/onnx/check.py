@@ -120,7 +120,11 @@ def _dropped(proto: ModelProto, result: str, nodes: Sequence[OnnxNode], live: Se
     ends = leading_to([result, *(item.name for item in proto.graph.output)], nodes)
     needed = {node.name for node in (*ends, *live)}
     dead = [str(node) for node in nodes if node.name not in needed and node.op != "Constant"]
-    return [f"{len(dead)} nodes that do not lead to the output {result} were dropped: {some(dead)}"] if dead else []
+    if not dead:
+        return []
+    many = f"{len(dead)} nodes that do not lead to the output {result} were"
+    one = f"1 node that does not lead to the output {result} was"
+    return [f"{one if len(dead) == 1 else many} dropped: {some(dead)}"]
 
 
 def _well_formed(

@@ -16,6 +16,9 @@ from importers.onnx.normalise import RANDOM
 from importers.onnx.problems import Problems, Unsupported
 from importers.onnx.report import Operator
 
+# what is wrong with an operator that draws, and the cure
+DRAWS = ("draws random numbers", "only dropout and stochastic depth may draw: export in evaluation mode")
+
 
 def lower(
     model: OnnxModel, recipe: Recipe, problems: Problems, operators: dict[str, Operator]
@@ -61,7 +64,11 @@ def report_unknown(model: OnnxModel, problems: Problems) -> None:
     for node in model.nodes:
         if is_fixed(node, fixed):
             fixed.update(node.outputs)
-        elif node.op not in HANDLERS and node.op != LOST:
+        elif node.op in HANDLERS or node.op == LOST:
+            continue
+        elif node.op in RANDOM:
+            problems.add(str(node), *DRAWS)
+        else:
             unknown.setdefault(node.op.removeprefix("dagtrain."), []).append(node.name)
     if unknown:
         listed = ", ".join(f"{op} ({len(names)}, first at {names[0]})" for op, names in sorted(unknown.items()))
@@ -100,7 +107,7 @@ def _lower_node(node: OnnxNode, state: Lowering) -> None:
 
 def _why_not_folded(node: OnnxNode) -> tuple[str, str]:
     if node.op in RANDOM:
-        return "draws random numbers", "only dropout and stochastic depth may draw: export in evaluation mode"
+        return DRAWS
     cure = "it must follow from constants and shapes; export the model with fixed shapes"
     return "its value can't be computed ahead of the run", cure
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from importers.onnx.idioms.idiom import Idiom, Step
@@ -38,7 +38,7 @@ def explain(
 def _broken(idiom: Idiom, sign: OnnxNode, scene: Scene) -> tuple[list[OnnxNode], str, str]:
     """(the nodes that are recognised, what is wrong with them, the cure)."""
     seen = [sign]
-    for step in idiom.steps:
+    for index, step in enumerate(idiom.steps):
         readers = scene.model.readers(seen[-1].outputs[0])
         if len(readers) != 1:
             many = f"{seen[-1]} is read by {len(readers)} nodes"
@@ -52,9 +52,19 @@ def _broken(idiom: Idiom, sign: OnnxNode, scene: Scene) -> tuple[list[OnnxNode],
         seen.append(node)
         if step.constant and computed:
             what = f"begins {idiom.name} whose {step.constant} is computed ({computed[0]}, read by {node})"
-            return seen, what, "export it with a number"
+            return [*seen, *_rest(node, idiom.steps[index + 1 :], scene)], what, "export it with a number"
     cure = "export the operator itself, or in evaluation mode"
     return seen, f"is part of {idiom.name} spelt out up to {seen[-1]}, but {_reason(idiom, seen, scene)}", cure
+
+
+def _rest(node: OnnxNode, steps: Sequence[Step], scene: Scene) -> Iterator[OnnxNode]:
+    """The nodes behind one that follow some steps."""
+    for step in steps:
+        readers = scene.model.readers(node.outputs[0])
+        if len(readers) != 1 or readers[0].op not in step.operators:
+            return
+        node = readers[0]
+        yield node
 
 
 def _reason(idiom: Idiom, seen: list[OnnxNode], scene: Scene) -> str:
