@@ -1,6 +1,7 @@
 """Does every family of networks learn at 16 bits?  Held-out accuracy beside float, of several seeds, in one table.
 
     python benchmarks/learning.py --table [--only ResNet VGG] [--data digits] [--seeds 5] [--minutes 30]
+    python benchmarks/learning.py --table --workers 4      # as many at once; --runner dask --scheduler URL: anywhere
     python benchmarks/learning.py --table --minutes 0      # what is known, without another run
     python benchmarks/learning.py --table --staleness 9    # of both columns: what is left is what bits make
 
@@ -33,10 +34,13 @@ import onnx
 
 from benchmarks.families import FAMILIES, forward
 from dagtrain.files import write_text
+from dagtrain.flow.workspace import program_hash
 from dagtrain.graph.executor import Mode
 from dagtrain.graph.ir import Graph
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.calibrate import calibrate
+from dagtrain.runs.job import Job
+from dagtrain.runs.runner import Kind, RunnerOptions, runner_of
 from dagtrain.training.data import Dataset, Preparation
 from dagtrain.training.emulator import Emulator
 from dagtrain.training.sources import BUILT_IN
@@ -172,21 +176,31 @@ def runs(options: argparse.Namespace) -> Iterator[Run]:
                             yield Run(network, data, mode, seed, options.staleness)
 
 
+def finished(run: Run, known: str | None, end: float) -> tuple[str, list[float], float] | None:
+    """(digest, curve, CPU seconds) of a run, whoever does it; None where it has been ``known`` by this digest, and from
+    the time ``end`` on."""
+    if time.time() >= end:
+        return None
+    data, held_out = split(run)
+    graph = prepared(run, data)
+    what = digest(run, graph)
+    if known == what:
+        return None
+    start = time.process_time()
+    return what, train(run, graph, data, held_out), time.process_time() - start
+
+
 def fill_store(store: Store, options: argparse.Namespace) -> None:
-    """Do the runs that are not known, until the time is over."""
-    end = time.monotonic() + 60 * options.minutes
-    for run in runs(options):
-        if time.monotonic() >= end:
-            return
-        data, held_out = split(run)
-        graph = prepared(run, data)
-        what = digest(run, graph)
-        if store.rows.get(run.name, {}).get("digest") == what:
-            continue
-        start = time.process_time()
-        curve = train(run, graph, data, held_out)
-        store.note(run, what, curve, time.process_time() - start)
-        print(f"{run.name}: {' '.join(f'{value:.1%}' for value in curve)}", flush=True)
+    """Have the runs done that are not known, until the time is over; each is kept as it ends."""
+    end = time.time() + 60 * options.minutes
+    where = RunnerOptions(runner=options.runner, workers=options.workers, scheduler=options.scheduler)
+    wanted = {run.name: run for run in runs(options)}
+    jobs = [Job(name, finished, (run, store.rows.get(name, {}).get("digest"), end)) for name, run in wanted.items()]
+    for outcome in runner_of(where, program_hash).outcomes(jobs):
+        if outcome.value is not None:
+            what, curve, seconds = outcome.value
+            store.note(wanted[outcome.job.name], what, curve, seconds)
+            print(f"{outcome.job.name}: {' '.join(f'{value:.1%}' for value in curve)}", flush=True)
 
 
 def verdict(plain: list[float], exact: list[float], seeds: int) -> str:
@@ -231,7 +245,12 @@ def main(words: list[str]) -> int:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--staleness", type=int, help="frames, at 16 bits and in float; default: the recipe's, and 0")
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no run after that")
+    parser.add_argument("--runner", default=Kind.LOCAL.value, choices=[kind.value for kind in Kind])
+    parser.add_argument("--workers", type=int, help="runs at once; default: 1 here, all those of a scheduler")
+    parser.add_argument("--scheduler", help="address of a Dask scheduler")
     options = parser.parse_args(words)
+    if options.workers is None and options.scheduler is None:
+        options.workers = 1
     store = Store(STORE)
     fill_store(store, options)
     lines, broken = table(store, options)

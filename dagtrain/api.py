@@ -317,7 +317,7 @@ class Network:
     place = _step_on_file(PlaceOptions, place_step.run, Placed)
     walls = _step_on_file(PlaceOptions, walls_step.run, Done)
     explain = _step_on_file(PlaceOptions, explain_step.run, Done)
-    sweep = _step_on_file(PlaceOptions, sweep_step.run, Done)
+    sweep = _step_on_file(sweep_step.SweepOptions, sweep_step.run, Done)
     emit = _step(emit_step.EmitOptions, emit_step.run, Emitted)
     cosim = _step(cosim_step.CosimOptions, cosim_step.run, Cosimulated)
     debug = _step(debug_step.DebugOptions, debug_step.run, Done)

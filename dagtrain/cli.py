@@ -220,6 +220,28 @@ Sweep = Annotated[
         help="Also plan for fewer and more devices, up to twice the cluster, and plot throughput against their number.",
     ),
 ]
+RunsOn = Annotated[
+    str,
+    typer.Option(
+        "--runner",
+        help="Where the plans of --sweep are made: local (processes of this machine) or dask (workers of Dask "
+        "distributed, here or, with --scheduler, anywhere).",
+    ),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        help="How many plans of --sweep are made at once, each with its share of the cores. [default: one a core]",
+        show_default=False,
+    ),
+]
+Scheduler = Annotated[
+    str | None,
+    typer.Option(
+        help="The Dask scheduler whose workers make the plans of --sweep, tcp://10.0.0.1:8786 (docs/placing.md).",
+        show_default=False,
+    ),
+]
 ShareWeights = Annotated[
     str,
     typer.Option(
@@ -514,12 +536,16 @@ def _place(
     small_buffers: SmallBuffers = "never",
     explain: Explain = False,
     sweep: Sweep = False,
+    runner: RunsOn = "local",
+    workers: Workers = None,
+    scheduler: Scheduler = None,
 ) -> Jobs:
     """Choose a configuration and an FPGA for every layer, with a proven bound on the throughput.
 
     Ctrl-C ends the search with the best plan so far; the same command then goes on from it.  Plans are written as they
     are found."""
     from dagtrain.flow.place_options import PlaceOptions
+    from dagtrain.flow.sweep_step import SweepOptions
 
     options = PlaceOptions(
         devices, pins=tuple(pin or ()), same_device=tuple(same_device or ()), exclude=tuple(exclude or ()),
@@ -529,13 +555,14 @@ def _place(
         update_frames=update_frames, ragged_tiles=ragged_tiles, share_statistics=share_statistics,
         deal_streams=deal_streams, small_buffers=small_buffers,
     )  # fmt: skip
+    sizes = SweepOptions(**vars(options), runner=runner, workers=workers, scheduler=scheduler)
     jobs: list[Job] = [lambda net: net.place(options)]
     if walls:
         jobs.insert(0, lambda net: net.walls(options))
     if explain:
         jobs.append(lambda net: net.explain(options))
     if sweep:
-        jobs.append(lambda net: net.sweep(options))
+        jobs.append(lambda net: net.sweep(sizes))
     return jobs
 
 

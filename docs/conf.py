@@ -90,6 +90,7 @@ API = {
     "dagtrain.progress": ["Progress"],
     "dagtrain.flow.import_options": ["ImportOptions"],
     "dagtrain.flow.place_options": ["PlaceOptions"],
+    "dagtrain.flow.sweep_step": ["SweepOptions"],
     "dagtrain.flow.emit_step": ["EmitOptions"],
     "dagtrain.flow.cosim_step": ["CosimOptions"],
     "dagtrain.flow.cosim_network": ["NetworkOptions"],

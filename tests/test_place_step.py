@@ -208,7 +208,7 @@ def test_sweep_plans_every_size_and_goes_on_where_it_was_interrupted(
     monkeypatch.setattr(sweep_step, "Estimator", QuickEstimator)
     case = new_case(tmp_path / "case")
     assert case.step("import").code == 0
-    options = ("--cap", "dsp=0.001", "--sweep")
+    options = ("--cap", "dsp=0.001", "--sweep", "--workers", "1")
     planned: list[int] = []
     plan_size = sweep_step._point
 
@@ -606,3 +606,24 @@ def test_the_rate_of_training_in_whole_batches_stands_before_the_pace_inside_one
     said = outcome.out.split("place: done\n")[1].splitlines()
     assert f"frames/s in training: a batch of 4 frames with staleness {staleness} takes" in said[0]
     assert "frames/s inside a batch" in said[1]
+
+
+@pytest.mark.slow
+def test_a_sweep_has_the_same_bytes_whoever_plans(tmp_path: Path) -> None:
+    swept = []
+    for words in (("--workers", "1"), ("--workers", "2"), ("--runner", "dask", "--workers", "2")):
+        case = new_case(tmp_path / "-".join(words))
+        assert case.step("import").code == 0
+        outcome = case.step("place", "--cap", "dsp=0.001", "--sweep", *words)
+        assert outcome.code == 0, outcome.error
+        swept.append({name: (case.out / "sweep" / name).read_bytes() for name in ("sweep.json", "sweep.svg")})
+    assert swept[0] == swept[1] == swept[2]
+
+
+def test_a_sweep_that_nobody_could_run_is_refused_before_anything_is_planned(tmp_path: Path) -> None:
+    case = new_case(tmp_path / "case")
+    assert case.step("import").code == 0
+    outcome = case.step("place", "--sweep", "--runner", "farm")
+    assert outcome.code == 1
+    assert outcome.error == "error: --runner farm: no such runner; one of local, dask\n"
+    assert not (case.out / "place").exists()

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +24,17 @@ from dagtrain.flow.place_options import (
 from dagtrain.flow.placed import COMMAND, load_placed_graph
 from dagtrain.flow.records import PlaceRecord, PointRecord
 from dagtrain.flow.result import StepResult
-from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, file_digest, read_json
+from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, file_digest, program_hash, read_json
 from dagtrain.graph.ir import Graph
 from dagtrain.planning.planner import Planner
 from dagtrain.planning.problem import DealStreams, MultiplyConstants
 from dagtrain.progress import Progress, Silent
 from dagtrain.rates import rate_text, training_text
 from dagtrain.report.chart import line_chart
+from dagtrain.runs.job import Job
+from dagtrain.runs.runner import RunnerOptions, runner_of
 from hdl.costs.estimate import Estimator
-from hdl.errors import FoldingError, InfeasibleError, OutOfTimeError
+from hdl.errors import DagtrainError, FoldingError, InfeasibleError, OutOfTimeError, Problem
 from placement.problem.cluster import Cluster, ClusterDevice
 from placement.problem.deadline import Deadline
 from placement.search.search import SearchOptions
@@ -46,41 +49,56 @@ MEASURED = ("used_devices", "throughput_fps", "steady_fps", "bound_fps", "dsp", 
 GAP = 0.02
 
 
-def run(workspace: Workspace, options: PlaceOptions, progress: Progress) -> StepResult:
-    """Plan every size that is not known yet, and draw the curve; with the parts and copies that `place` chose."""
+@dataclass(frozen=True)
+class SweepOptions(PlaceOptions, RunnerOptions):
+    """What the user said: of the plans, and of who makes them."""
+
+
+def run(workspace: Workspace, options: SweepOptions, progress: Progress) -> StepResult:
+    """Plan every size that is not known yet, several at once, and draw the curve; with the parts and copies of `place`.
+
+    Every size that is planned is kept at once, whatever becomes of the others."""
     graph = load_placed_graph(workspace)
     cluster = read_options_cluster(options)
     search = search_options(options)
     search = replace(search, gap=max(search.gap, GAP))
+    runner = runner_of(options, program_hash)
     placed = read_json(workspace.folder("place") / "place.json", COMMAND, PlaceRecord)
     depends = {
         "import": workspace.fingerprint("import"),
         "splits": placed["splits"],
         "copies": placed["copies"],
         "devices": file_digest(options.devices),
-        **{name: value for name, value in asdict(options).items() if name != "devices"},
+        **{field.name: getattr(options, field.name) for field in fields(PlaceOptions) if field.name != "devices"},
     }
+    steps = {f"sweep/{size}-devices": size for size in sweep_sizes(len(cluster.devices))}
+    missing = {step: size for step, size in steps.items() if not workspace.unchanged(step, depends)}
+    jobs = [Job(step, _point, (graph, resized(cluster, size), options, search)) for step, size in missing.items()]
+    progress.begin("sweep", len(steps))
+    progress.advance(len(steps) - len(jobs))
+    failed: list[Problem] = []
+    for outcome in runner.outcomes(jobs):
+        if outcome.error is None:
+            text = json.dumps(outcome.value, indent=1) + "\n"
+            workspace.leave(outcome.job.name, depends, partial(_write, text))
+            progress.advance(note=_line(outcome.value))
+        else:
+            failed.extend(outcome.error.problems)
+    progress.end()
+    if failed:
+        raise DagtrainError.listing("", failed)
     points: list[dict[str, Any]] = []
-    done = False
-    sizes = sweep_sizes(len(cluster.devices))
-    progress.begin("sweep", len(sizes))
-    for size in sizes:
-        part = resized(cluster, size)
-        step = f"sweep/{size}-devices"
-
-        def work(folder: Path, part: Cluster = part) -> None:
-            point = _point(graph, part, options, search)
-            write_text(folder / "point.json", json.dumps(point, indent=1) + "\n")
-
-        done |= workspace.run(step, depends, work)
+    for step in steps:
         point = dict(read_json(workspace.folder(step) / "point.json", f"{COMMAND} --sweep", PointRecord))
         points.append(_no_slower(point, points, options))
-        progress.advance(note=_line(points[-1]))
-    progress.end()
     folder = workspace.folder("sweep")
     write_text(folder / "sweep.json", json.dumps({"schema_version": SCHEMA_VERSION, "points": points}, indent=1) + "\n")
     write_text(folder / "sweep.svg", _chart(graph, cluster, points))
-    return StepResult("sweep", folder, done, tuple(map(_line, points)), {"points": points})
+    return StepResult("sweep", folder, bool(jobs), tuple(map(_line, points)), {"points": points})
+
+
+def _write(text: str, folder: Path) -> None:
+    write_text(folder / "point.json", text)
 
 
 def sweep_sizes(devices: int) -> list[int]:

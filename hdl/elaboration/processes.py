@@ -63,14 +63,14 @@ def in_processes(
     finally:
         # interrupted or failed: nobody waits for the rest
         if _pool is not pool:
-            _end(pool)
+            end_pool(pool)
 
 
 def _started(workers: int) -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _begin)
+    return ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), begin_worker)
 
 
-def _end(pool: ProcessPoolExecutor) -> None:
+def end_pool(pool: ProcessPoolExecutor) -> None:
     """End a pool with what its processes are at: a wide layer takes them seconds, in which nobody could leave."""
     # `terminate_workers` of Python 3.14; what is cancelled before is an error of the pool's own thread
     processes = list((pool._processes or {}).values())
@@ -79,7 +79,7 @@ def _end(pool: ProcessPoolExecutor) -> None:
         process.terminate()
 
 
-def _begin() -> None:
+def begin_worker() -> None:
     """Leave interrupts to the parent, and end when it does, even when it is killed."""
     # nearly all that elaboration makes lives as long as its circuit: to look through it is in vain
     gc.freeze()
