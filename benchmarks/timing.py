@@ -29,6 +29,7 @@ from hdl.dram.axi import AxiFormat, AxiMerge
 from hdl.dram.deal import Collect, Deal
 from hdl.dram.store import DramConstant, DramFifo, DramReplay
 from hdl.elaboration.patches import forgotten_signals
+from hdl.engine.weights.loaded_constant import LoadedConstant
 from hdl.fixed import Fixed
 from hdl.layers.base import Layer
 from hdl.layers.conv.dense import Conv, ConvError, ConvGradient
@@ -96,6 +97,7 @@ UNITS: Mapping[str, Unit] = {
     "collect": Collect(payload_bits=256, parts=4, turn=3),
     "dram replay": DramReplay(format=PORT, batch=256, staleness=5, **_STORE),  # type: ignore[arg-type]
     "dram constant": DramConstant(format=PORT, **_STORE),  # type: ignore[arg-type]
+    "loaded constant": LoadedConstant(format=PORT, **_STORE),  # type: ignore[arg-type]
 }
 
 _JUMBO = FrameFormat(word_bits=256, mtu=9000)

@@ -17,6 +17,7 @@ from hdl.convert.verilog import convert
 from hdl.dram.axi import Axi, AxiFormat, AxiMerge, axi_merge
 from hdl.dram.deal import Collect, Deal, elements_a_turn
 from hdl.dram.store import DramConstant, DramFifo, DramReplay, DramUnit, dram_constant, dram_store
+from hdl.engine.weights.loaded_constant import LoadedConstant
 from hdl.errors import DeadlockError
 from hdl.recipe import Recipe
 from hdl.signals import ClockReset
@@ -495,6 +496,7 @@ UNITS: list[Unit] = [
     RINGS[0],
     replay(22, 3, 1),
     constant(22),
+    LoadedConstant(format=FORM, element_bits=16, x_lanes=2, y_lanes=1, elements=22, burst=4, prefetch=12),
     AxiMerge(format=FORM, cut=False),
     AxiMerge(format=FORM, cut=True),
     Deal(payload_bits=16, parts=2),

@@ -21,6 +21,7 @@ from hdl.dram.deal import Collect, Deal
 from hdl.dram.store import DramConstant, DramFifo, DramReplay
 from hdl.dram.widen import AxiWiden
 from hdl.elaboration.ports import subblocks
+from hdl.engine.weights.loaded_constant import LoadedConstant
 from hdl.fixed import Fixed
 from hdl.layers.registry import load_layers
 from hdl.link.clocks import ClockCrossing
@@ -260,6 +261,7 @@ def units() -> tuple[Unit, ...]:
     return (
         Egress(**ends, credits=7), Ingress(**ends, depth=7), Split(format=link), Merge(format=link), Drain(format=link),
         DramFifo(**stored, capacity=3), DramReplay(**stored, batch=4, staleness=2), DramConstant(**stored),
+        LoadedConstant(**stored),
         AxiMerge(format=axi),
         AxiWiden(narrow=axi.narrowed(16), wide=axi, burst=2), ClockCrossing(payload_bits=link.payload_bits),
         PrbsSource(word_bits=64), PrbsCheck(word_bits=64), March(format=axi, burst=4),

@@ -16,6 +16,7 @@ from hdl.dram.deal import Collect, Deal
 from hdl.dram.store import DramConstant, DramFifo, DramReplay
 from hdl.dram.widen import AxiWiden
 from hdl.elaboration.patches import forgotten_signals
+from hdl.engine.weights.loaded_constant import LoadedConstant
 from hdl.layers.registry import load_layers
 from hdl.link.clocks import ClockCrossing
 from hdl.link.egress import Egress
@@ -46,6 +47,7 @@ UNITS: list[Unit] = [
     DramFifo(format=AXI, element_bits=16, x_lanes=4, y_lanes=2, elements=128, capacity=2),
     DramReplay(format=AXI, element_bits=16, x_lanes=4, y_lanes=2, elements=128, batch=3, staleness=1),
     DramConstant(format=AXI, element_bits=16, x_lanes=2, y_lanes=2, elements=128),
+    LoadedConstant(format=AXI, element_bits=16, x_lanes=4, y_lanes=2, elements=128),
 ]
 
 

@@ -171,7 +171,7 @@ class NetworkHost:
         self, delivered: Delivered, graph: Graph, feeds: Sequence[Feeds], every: int = 0, stuck_cycles: int = 0
     ) -> None:
         wiring, self._feeds, self._every, self._stuck = wiring_of(delivered), feeds, every, stuck_cycles
-        stands = any(node.layer.accessed for node in graph.nodes)
+        stands = any(node.layer.is_link for node in graph.nodes)
         if not stands and any(device.manifest.state for device in delivered.devices):
             graph = access_state(graph)
         self._loop = _CycleLoop()

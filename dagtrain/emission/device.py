@@ -347,7 +347,7 @@ def _add_layer(assembly: Assembly, graph: Graph, node: Node, library: ModuleLibr
             streams |= {port.name: consumed_net(part.inputs[port.name]) for port in _streamed_sinks(part)}
     streams |= {port.name: outside_net(node.name, port) for port in _outside(layer)}
     if layer.accessed:
-        streams |= {p.name: assembly.stream(chain_net(node.name, p), p.payload_bits) for p in (LOAD, DUMP)}
+        streams |= _link_nets(assembly, node)
     contents = first_images(graph, graph.by_name[node.name])
     files = []
     for memory in layer.memories():
@@ -361,6 +361,11 @@ def _add_layer(assembly: Assembly, graph: Graph, node: Node, library: ModuleLibr
     if isinstance(layer, Fork):
         assembly.copies[node.name] = 0
     return files
+
+
+def _link_nets(assembly: Assembly, node: Node) -> dict[str, str]:
+    """The nets at both ends of the link of the chain that a node has, by port."""
+    return {port.name: assembly.stream(chain_net(node.name, port), port.payload_bits) for port in (LOAD, DUMP)}
 
 
 def first_images(graph: Graph, node: Node) -> dict[str, list[int]]:
@@ -450,13 +455,17 @@ def _add_outside(assembly: Assembly, graph: Graph, node: Node, memory: MemoryPor
     for port in node.layer.fetched:
         region = fetched_region(node.name, port)
         net = _behind_queue(assembly, memory, region, (outside_net(node.name, port), port.payload_bits))
-        memory.add_constant(node.name, region, port, first_images(graph, node)[port.name], net)
+        if node.layer.fetches_loaded:
+            words = len(node.layer.state_words(node.layer.start(graph.initial(node))))
+            memory.add_loaded(node.name, region, port, words, {"y": net, **_link_nets(assembly, node)})
+        else:
+            memory.add_constant(node.name, region, port, first_images(graph, node)[port.name], net)
 
 
 def _add_chain(assembly: Assembly, circuits: Sequence[Node], library: ModuleLibrary, host: _HostStreams) -> list[Node]:
     """The chain by which state is loaded and dumped, from one port of the device to another or streams of the host,
     through all nodes that it returns; none where no node is a link of it."""
-    links = [node for node in circuits if node.layer.accessed]
+    links = [node for node in circuits if node.layer.is_link]
     if not links:
         return links
     over_network = host.take_state("load", STATE_LOAD) and host.take_state("dump", STATE_DUMP)

@@ -223,7 +223,7 @@ def host_streams(
         words = host_words(port, cycles, ethernet.rtt_cycles, ethernet.frames.word_bits, arrives=bool(layer.sources))
         add(carries, graph.placed[name], name, port, words)
     for device in devices:
-        if any(node.layer.accessed for node in graph.circuits if graph.placed[node.name] == device):
+        if any(node.layer.is_link for node in graph.circuits if graph.placed[node.name] == device):
             add("load", device, "", None, LOAD_WORDS)
             add("dump", device, "", None, HOST_WORDS)
     return tuple(found)

@@ -8,6 +8,7 @@ Structure (units of `hdl.dram.store`, `hdl.dram.deal`, `hdl.dram.axi` and `hdl.d
     update ─▶ DramReplay ─▶ conv            weights, a version a batch in, a copy a frame out (`Layer.replayed`)
     layer ─▶ DramFifo ─▶ the same layer     sums of gradients under way, optimiser state (`Layer.rings`)
                 DramConstant ─▶ conv        frozen weights, read once a frame (`Layer.fetched`)
+  chain ─▶ LoadedConstant ─▶ conv, chain    the same, loaded by a host (`Layer.fetches_loaded`)
         every unit ─▶ tree of AxiMerge ─▶ AXI4 port `m_axi_…` of the device, one a memory channel
         narrow units of a group ─▶ tree of AxiMerge ─▶ AxiWiden, which stands in that tree for a unit
 
@@ -162,7 +163,7 @@ class MemoryPort:
         stored = self.use.fifo(source_lanes, sink, depth_beats, parts)
         regions = fifo_regions(edge, parts)
         for region, between in zip(regions, self._dealt(edge, source_lanes, sink, nets, parts), strict=True):
-            self._add(region, stored, between, ())
+            self._add(region, stored, _through(between), ())
 
     def _dealt(
         self, edge: str, source_lanes: int, sink: Port, nets: tuple[str, str], parts: int
@@ -197,13 +198,13 @@ class MemoryPort:
         """Two versions of a replayed tensor of ``node``, read once a frame; ``version0`` are beats of the sink."""
         stored = self.use.replay(source_lanes, sink, recipe)
         held = Held(node, sink.name, False, 1, stored.unit)
-        self._add(edge, stored, nets, stored.unit.image([version0], sink.lanes), held)
+        self._add(edge, stored, _through(nets), stored.unit.image([version0], sink.lanes), held)
 
     def add_parked(
         self, edge: str, source_lanes: int, sink: Port, load_cycles: int, batch: int, nets: tuple[str, str]
     ) -> None:
         """What a layer takes all at once, once a batch."""
-        self._add(edge, self.use.parked(source_lanes, sink, load_cycles, batch), nets, ())
+        self._add(edge, self.use.parked(source_lanes, sink, load_cycles, batch), _through(nets), ())
 
     def add_ring(self, node: str, ring: Ring, preloaded: Sequence[int], nets: tuple[str, str]) -> None:
         """What a layer keeps outside; ``preloaded`` are the beats that stand in it at the start."""
@@ -211,19 +212,24 @@ class MemoryPort:
         tensors = [preloaded[at : at + ring.back.beats] for at in range(0, len(preloaded), ring.back.beats)]
         contents = stored.unit.image(tensors, ring.back.lanes) if tensors else ()
         held = Held(node, ring.name, True, ring.preload, stored.unit) if ring.preload else None
-        self._add(f"{node}.{ring.name}", stored, nets, contents, held)
+        self._add(f"{node}.{ring.name}", stored, _through(nets), contents, held)
 
     def add_constant(self, node: str, region: str, port: Port, beats: Sequence[int], net: str) -> None:
         """What a layer fetches through a port, and nobody writes; ``beats`` of that port."""
         stored = self.use.constant(port)
         held = Held(node, port.name, True, 1, stored.unit)
-        self._add(region, stored, (None, net), stored.unit.image([beats], port.lanes), held)
+        self._add(region, stored, {"y": net}, stored.unit.image([beats], port.lanes), held)
+
+    def add_loaded(self, node: str, region: str, port: Port, words: int, nets: Mapping[str, str]) -> None:
+        """What a layer fetches through a port, and a host loads, by so many words; ``nets`` of load, dump and y."""
+        stored = self.use.constant(port, words)
+        self._add(region, stored, nets, (), Held(node, port.name, True, 1, stored.unit))
 
     def _add(
         self,
         name: str,
         stored: Stored,
-        nets: tuple[str | None, str],
+        nets: Mapping[str, str],
         contents: Sequence[int],
         held: Held | None = None,
     ) -> None:
@@ -237,8 +243,7 @@ class MemoryPort:
         label = verilog_name(name)
         master = self._axi(store_port(name), unit.format)
         error = self.assembly.wire(f"dram_error_{label}")
-        source, target = nets
-        streams = {**({} if source is None else {"x": source}), "y": target, **axi_nets(master, "m")}
+        streams = {**nets, **axi_nets(master, "m")}
         signals = {"base": f"{unit.format.address_bits}'d{base * ratio}", "error": error}
         module = unit_module(self.library, "dram_store", unit)
         self.assembly.instance(module, f"u_dram_{label}", streams, signals, role=store_role(name))
@@ -299,6 +304,11 @@ class MemoryPort:
                 self._merges += 1
             level = merged + level[len(level) - len(level) % 2 :]
         return level[0]
+
+
+def _through(nets: tuple[str, str]) -> dict[str, str]:
+    """Streams of what stands between two nets."""
+    return dict(zip("xy", nets, strict=True))
 
 
 def fifo_regions(edge: str, parts: int) -> list[str]:

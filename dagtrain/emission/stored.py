@@ -11,6 +11,7 @@ from typing import Any
 from hdl.dram.axi import AxiFormat
 from hdl.dram.deal import elements_a_turn
 from hdl.dram.store import DramConstant, DramFifo, DramReplay, DramUnit
+from hdl.engine.weights.loaded_constant import LoadedConstant
 from hdl.layers.storage import Ring
 from hdl.recipe import Recipe
 from hdl.streams.width import elements_per_word, wire_words
@@ -109,10 +110,12 @@ class DramUse:
         unit = DramReplay(**fields, batch=recipe.batch, staleness=recipe.staleness)
         return Stored(unit=unit, reads=Fraction(1), writes=Fraction(1, recipe.batch), load=load)
 
-    def constant(self, port: Port) -> Stored:
-        """What a layer fetches once a frame, and nobody writes."""
-        fields, load = self._fields(port, port.lanes, port.lanes, Fraction(1), port.payload_bits)
-        return Stored(unit=DramConstant(**fields), reads=Fraction(1), writes=Fraction(0), load=load)
+    def constant(self, port: Port, words: int = 0) -> Stored:
+        """What a layer fetches once a frame, and nobody writes, or only a host, by so many ``words`` of state."""
+        lanes = port.elements // words if words else port.lanes
+        fields, load = self._fields(port, lanes, port.lanes, Fraction(1), port.payload_bits)
+        make = LoadedConstant if words else DramConstant
+        return Stored(unit=make(**fields), reads=Fraction(1), writes=Fraction(0), load=load)
 
     def parked(self, source_lanes: int, sink: Port, load_cycles: int, batch: int) -> Stored:
         """The FIFO in which a tensor, one a batch, waits until a layer takes all of it within ``load_cycles``."""

@@ -75,6 +75,17 @@ class Storage(Shape):
         return False
 
     @property
+    def fetches_loaded(self) -> bool:
+        """Whether what it fetches is loaded and dumped, by the unit in front of it, which is a link of the chain in its
+        place (`hdl.engine.weights.loaded_constant`)."""
+        return False
+
+    @property
+    def is_link(self) -> bool:
+        """Whether it, or what stands in front of it, is a link of that chain."""
+        return self.accessed or self.fetches_loaded
+
+    @property
     def not_accessed(self) -> str:
         """Why it is none though its recipe asks for it; "" for no reason of its own."""
         return ""
@@ -90,7 +101,7 @@ class Storage(Shape):
         del state, words
 
     def shown(self, state: State) -> dict[str, IntArray]:
-        """By source, the weights that a golden state stands for."""
+        """By source, or port that is held, the weights that a golden state stands for and that a host loads."""
         del state
         return {}
 
@@ -118,7 +129,7 @@ class Storage(Shape):
     @property
     def fetched(self) -> tuple[Port, ...]:
         """Ports, beside those of the graph, of tensors that lie outside and that nobody writes: each comes once a frame
-        (see `hdl.dram.store.DramConstant`)."""
+        (see `hdl.dram.store.DramConstant`), or only a host (`fetches_loaded`)."""
         return ()
 
     @property

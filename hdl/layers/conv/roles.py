@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -18,11 +18,12 @@ from typing import Any, ClassVar, Self, TypeVar
 import numpy as np
 
 from hdl.engine.arithmetic.mac import operand_bits, tree_levels
+from hdl.engine.weights.records import WORD_BITS
 from hdl.engine.window.gradient import FLUSH, GradientShape
 from hdl.engine.window.strips import PLACE_FREE, WEIGHT_LATENCY, gradient_strips, result_strips
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
-from hdl.layers.beats import pack
+from hdl.layers.beats import pack, unpack
 from hdl.layers.conv.engine import PIPELINE, WindowEngine
 from hdl.layers.conv.narrow import Correlation, is_narrow
 from hdl.layers.conv.versions import Versions, by_version
@@ -32,7 +33,7 @@ from hdl.layers.wiring.gradient_sum import GradientSum
 from hdl.random_bits import requantise_by_element, tensor_key
 from hdl.spelling import QUIET
 from hdl.strips import Strips
-from hdl.tensor import Kind, Port, Tensor, Tile, in_order
+from hdl.tensor import Kind, Port, Tensor, Tile, from_order, in_order
 
 DATA = Fixed(16, 8)
 WEIGHT = Fixed(16, 12)
@@ -204,6 +205,37 @@ class WeightedEngine(WindowEngine):
         return self.weight_ports if self.streamed and self.frozen else ()
 
     @property
+    def fetches_loaded(self) -> bool:
+        """If the recipe says so."""
+        return bool(self.fetched) and self.recipe.loaded
+
+    @property
+    def _state_lanes(self) -> int:
+        """Frozen weights a word of state: as many as fit, and divide them."""
+        (port,) = self.fetched
+        return math.gcd(port.elements, WORD_BITS // self.w_format.width)
+
+    def state_words(self, state: State) -> list[int]:
+        """Frozen weights that a host loads, in the order in which they are fetched."""
+        if not self.fetches_loaded:
+            return []
+        return pack(self._stored_codes(state), self.w_format.width, self._state_lanes)
+
+    def with_state_words(self, state: State, words: Sequence[int]) -> None:
+        """See the base class."""
+        if self.fetches_loaded:
+            found = from_order(unpack(words, self.w_format, self._state_lanes), self.tile.order(self.weight_shape))
+            state["initial"] = found.reshape(self.weight_shape)
+
+    def shown(self, state: State) -> dict[str, IntArray]:
+        """Frozen weights that a host loads."""
+        return {"w": state["initial"]} if self.fetches_loaded else {}
+
+    def _stored_codes(self, state: State) -> IntArray:
+        """Weights as memories and streams have them."""
+        return in_order(state["initial"].reshape(-1), self.tile.order(self.weight_shape))
+
+    @property
     def parked(self) -> Mapping[str, int]:
         """w, if one version lives here."""
         return {"w": self.load_cycles} if self.home is Home.PARKED else {}
@@ -229,7 +261,7 @@ class WeightedEngine(WindowEngine):
         """Version 0: as beats of ``w`` if weights live outside, else in the first place of the weight buffer."""
         if self.borrowed:
             return {}
-        codes, width = in_order(state["initial"].reshape(-1), self.tile.order(self.weight_shape)), self.w_format.width
+        codes, width = self._stored_codes(state), self.w_format.width
         if self.streamed:
             return {"w": pack(codes, width, self.w_lanes)}
         return {"weights": pack(codes, width, self.tile.size) + [0] * (self.versions - 1) * self.words}
