@@ -35,6 +35,7 @@ from dagtrain.flow import (
     explain_step,
     export_step,
     import_step,
+    mapping_step,
     parallelize_step,
     place_step,
     probe_step,
@@ -317,6 +318,7 @@ class Network:
     place = _step_on_file(PlaceOptions, place_step.run, Placed)
     walls = _step_on_file(PlaceOptions, walls_step.run, Done)
     explain = _step_on_file(PlaceOptions, explain_step.run, Done)
+    mapping = _step_on_file(mapping_step.MappingOptions, mapping_step.run, Done)
     sweep = _step_on_file(sweep_step.SweepOptions, sweep_step.run, Done)
     emit = _step(emit_step.EmitOptions, emit_step.run, Emitted)
     cosim = _step(cosim_step.CosimOptions, cosim_step.run, Cosimulated)

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import wraps
 from importlib.metadata import version
 from pathlib import Path
@@ -239,6 +240,15 @@ Scheduler = Annotated[
     str | None,
     typer.Option(
         help="The Dask scheduler whose workers make the plans of --sweep, tcp://10.0.0.1:8786 (docs/placing.md).",
+        show_default=False,
+    ),
+]
+MappingWord = Annotated[
+    str | None,
+    typer.Option(
+        "--mapping",
+        help="fpdeep: also map the layers to the boards as FPDeep does (docs/fpdeep.md), beside the plan: frames/s, "
+        "DSP blocks and idle multipliers by board. For chains of layers and equal boards.",
         show_default=False,
     ),
 ]
@@ -535,6 +545,7 @@ def _place(
     deal_streams: DealStreams = "never",
     small_buffers: SmallBuffers = "never",
     explain: Explain = False,
+    mapping: MappingWord = None,
     sweep: Sweep = False,
     runner: RunsOn = "local",
     workers: Workers = None,
@@ -544,6 +555,7 @@ def _place(
 
     Ctrl-C ends the search with the best plan so far; the same command then goes on from it.  Plans are written as they
     are found."""
+    from dagtrain.flow.mapping_step import MappingOptions
     from dagtrain.flow.place_options import PlaceOptions
     from dagtrain.flow.sweep_step import SweepOptions
 
@@ -559,6 +571,11 @@ def _place(
     jobs: list[Job] = [lambda net: net.place(options)]
     if walls:
         jobs.insert(0, lambda net: net.walls(options))
+    if mapping is not None:
+        # before the search, which may take long and find nothing, and beside its plan
+        mapped = MappingOptions(**vars(options), mapping=mapping)
+        jobs.insert(0, lambda net: net.mapping(mapped))
+        jobs.append(lambda net: net.mapping(replace(mapped, beside=True)))
     if explain:
         jobs.append(lambda net: net.explain(options))
     if sweep:

@@ -76,6 +76,7 @@ learning
 networks
 hypar
 inceptionn
+fpdeep
 comparison
 benchmarks
 trust
@@ -91,6 +92,7 @@ API = {
     "dagtrain.flow.import_options": ["ImportOptions"],
     "dagtrain.flow.place_options": ["PlaceOptions"],
     "dagtrain.flow.sweep_step": ["SweepOptions"],
+    "dagtrain.flow.mapping_step": ["MappingOptions"],
     "dagtrain.flow.emit_step": ["EmitOptions"],
     "dagtrain.flow.cosim_step": ["CosimOptions"],
     "dagtrain.flow.cosim_network": ["NetworkOptions"],

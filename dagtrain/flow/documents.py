@@ -25,6 +25,7 @@ from dagtrain.flow.records import (
     ExplainRecord,
     ExportRecord,
     ImportRecord,
+    MappingRecord,
     ParallelRecord,
     PointRecord,
     ProfileRecord,
@@ -186,6 +187,7 @@ LEAVING: Mapping[str, type[Any]] = {
     "estimate": EstimateRecord,
     "timing": TimingRecord,
     "walls": WallsRecord,
+    "mapping": MappingRecord,
     "explain": ExplainRecord,
     "sweep": SweepDocument,
 }

@@ -675,6 +675,58 @@ class WallsRecord(Versioned):
     too_wide_with_all_levers: Count
 
 
+class MappedBoardRecord(TypedDict):
+    """What a published mapping puts on a board."""
+
+    device: str
+    # layer -> its channels
+    channels: dict[str, Positive]
+    # blocks, and their share of all there are
+    dsp: Count
+    dsp_share: float
+    # share of its multipliers' cycles
+    idle: float
+    # weights and gradients on the chip, of all block memory
+    weights_share: float
+
+
+class OursRecord(TypedDict):
+    """The plan beside a published mapping: inside a batch, and in training."""
+
+    fps: float
+    training_fps: float
+    bound_fps: float
+    # share of all multipliers' cycles
+    idle: float
+    # device -> share of all its blocks, and of its multipliers' cycles
+    dsp_share: dict[str, float]
+    idle_share: dict[str, float]
+
+
+class MappingRecord(Versioned):
+    """``mapping.json``."""
+
+    mapping: str
+    name: str
+    # how channels were made whole
+    dealing: str
+    # of all multiplications, those in layers that it maps
+    known_share: float
+    # by multipliers alone
+    fps: float
+    idle: float
+    # the same with whole passes over the channels of a pixel
+    whole_passes_fps: float
+    whole_passes_idle: float
+    # across the widest cut, in its fuller direction; beside what a board's link carries, and the layer there
+    link_bits_per_frame: Count
+    link_bits_per_s: Count
+    widest_cut: str
+    boards: list[MappedBoardRecord]
+    # None without a plan to compare with
+    ours: OursRecord | None
+
+
 class PointRecord(Versioned):
     """``point.json``: the plan of one size of a cluster; without a plan, None and why."""
 

@@ -30,7 +30,7 @@ class Engine:
     macs: Fraction
     # K × K
     taps: int
-    # pairs of channels that a tile takes one after the other at each pixel
+    # of channels, at each pixel, that its tiles share: more tiles than pairs are of no use
     pairs: int
     tiles: int = 1
 
@@ -42,7 +42,7 @@ class Engine:
     @property
     def cycles(self) -> Fraction:
         """A frame, no tile ever idle."""
-        return self.macs / self.dsp
+        return self.macs / (self.taps * min(self.tiles, self.pairs))
 
     @property
     def whole_cycles(self) -> Fraction:
@@ -192,7 +192,7 @@ def rounded(chain: Chain, dsp: int) -> float:
     """Idle share where so many DSPs of all boards go to whole layers in multiples of K × K, and nothing else is
     rounded: what TC 6.3.3 explains idle stages by.  Raises `DagtrainError` where they are too few."""
     row = [
-        Engine(Part(index, 0, layer.inputs, 0, True), Phase.FORWARD, Fraction(layer.operations, 2), layer.taps, 1)
+        Engine(Part(index, 0, layer.inputs, 0, True), Phase.FORWARD, Fraction(layer.operations, 2), layer.taps, dsp)
         for index, layer in enumerate(chain.layers)
     ]
     if (needed := sum(engine.dsp for engine in row)) > dsp:
@@ -208,14 +208,16 @@ def _engines(layer: Layer, part: Part) -> list[Engine]:
 
 
 def filled(engines: Sequence[Engine], dsp: int) -> list[Engine]:
-    """As many tiles as there is room for, each to the engine that is slowest then."""
+    """As many tiles as there is room for, each to the engine that is slowest then, while it has work for them."""
     tiles = [engine.tiles for engine in engines]
     free = dsp - sum(engine.dsp for engine in engines)
     slowest = [(-engine.cycles, index) for index, engine in enumerate(engines)]
     heapq.heapify(slowest)
-    while slowest and engines[slowest[0][1]].taps <= free:
+    while slowest:
         index = slowest[0][1]
         engine = engines[index]
+        if engine.taps > free or tiles[index] >= engine.pairs:
+            break
         tiles[index] += 1
         free -= engine.taps
         heapq.heapreplace(slowest, (-engine.macs / (engine.taps * tiles[index]), index))
