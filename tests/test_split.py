@@ -138,10 +138,10 @@ def test_the_command_splits_and_the_parts_can_be_pinned_apart(tmp_path: Path, mo
     assert case.step("import", "--split", "c_node=2").out.startswith("import: unchanged")
     assert case.step("import", "--split", "c_node=2:inputs").code == 0
     assert "no layer is named" in case.step("import", "--split", "=2").error
-    bad = case.step("import", "--split", "k", "--split", "y_node=2:rows", "--split", "c_node=2", "--split", "c_node=3")
+    bad = case.step("import", "--split", "k", "--split", "y_node=2:row", "--split", "c_node=2", "--split", "c_node=3")
     assert bad.code == 1
     assert "'k' is not LAYER=PARTS" in bad.error
-    assert "'2:rows' is no whole number of parts, nor N:inputs" in bad.error
+    assert "'2:row' is no whole number of parts, nor N:inputs, nor N:rows" in bad.error
     assert "names c_node twice" in bad.error
     assert "no layer q; choose of c_node, y_node" in case.step("import", "--split", "q=2").error
 

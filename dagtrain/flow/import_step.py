@@ -29,7 +29,8 @@ from dagtrain.passes.form import Form
 from dagtrain.passes.freeze_layers import freeze_layers
 from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.passes.replicate import parse_copies, replicate
-from dagtrain.passes.split_layers import Parts, split_layers
+from dagtrain.passes.split_layers import Parts, by_rows, split_layers
+from dagtrain.passes.split_rows import split_rows
 from dagtrain.passes.widths import Widths
 from dagtrain.progress import Progress
 from dagtrain.training.feeds import check_dataset, feeds_of, synthetic_feeds
@@ -248,7 +249,7 @@ def _work(
     progress.advance(note=f"{len(forward.nodes)} layers")
     training = differentiate(forward)
     progress.advance(note="training graph")
-    graph = _with_formats(training, options.data, numbers, copies)
+    graph = _with_formats(training, options.data, numbers, Form(splits, copies))
     progress.advance(note="number formats")
     save_graph(graph, folder / "graph.json")
     summary = summarise(graph)
@@ -323,16 +324,18 @@ def import_again(workspace: Workspace, form: Form) -> Graph:
     recipe = load_training_graph(workspace).recipe
     whole = freeze_layers(import_model(model, norm=NormMode(meta["norm"]), recipe=recipe), meta["freeze"])
     forward = split_layers(whole, form.parts)
-    return _with_formats(differentiate(forward), meta["data"], Numbers.of_record(meta), form.copies)
+    return _with_formats(differentiate(forward), meta["data"], Numbers.of_record(meta), form)
 
 
-def _with_formats(training: Graph, data: str | None, numbers: Numbers, copies: Mapping[str, int]) -> Graph:
-    """The streaming graph with the number formats that data, or synthetic frames, ask for, and copies of layers."""
+def _with_formats(training: Graph, data: str | None, numbers: Numbers, form: Form) -> Graph:
+    """The streaming graph with the number formats that data, or synthetic frames, ask for, parts of layers by rows, and
+    copies of layers."""
     check_size(training, SYNTHETIC_FRAMES if data is None else training.recipe.batch)
     frames = _frames(training, data, training.recipe)
     mode = Mode.SINGLE if data is None else Mode.REFERENCE
     calibrated = calibrate(training, frames, CalibrationOptions(width=numbers.widths, mode=mode))
-    return insert_forks(count_saturations(replicate(calibrated, copies), numbers.counted))
+    split = split_rows(calibrated, by_rows(form.parts))
+    return insert_forks(count_saturations(replicate(split, form.copies), numbers.counted))
 
 
 def _frames(graph: Graph, source: str | None, recipe: Recipe) -> Iterator[Mapping[str, npt.ArrayLike]]:

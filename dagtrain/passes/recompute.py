@@ -71,7 +71,8 @@ class _Whole:
         """Edge -> sinks of the way back that it waits for; in front of what narrows it nothing waits."""
         found: dict[str, list[Sink]] = {}
         for edge, uses in self.graph.consumers.items():
-            waits = [(node, port) for node, port in uses if node.role is not Role.NARROW]
+            # and rows that wait for those of other parts go on with them
+            waits = [(node, port) for node, port in uses if node.role not in (Role.NARROW, Role.DEAL)]
             sinks = [(node.name, port.name) for node, port in waits if port.tensor.kind is Kind.STASH]
             if sinks:
                 found[edge] = sinks

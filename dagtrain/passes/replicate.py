@@ -7,7 +7,7 @@ all copies.  So nothing but the time that things take depends on the number of c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
@@ -116,7 +116,9 @@ def _problem(node: Node, count: int) -> Problem | None:
     if isinstance(node.layer, Advancing):
         what = f"{title} runs statistics from frame to frame, and each copy would have its own"
         return Problem(what, "import with --norm none, or leave it a single one")
-    if count > 1 and _gradients(node.layer):
+    if count > 1 and gradients(node.layer):
+        if isinstance(node.layer, RoundedApart) and node.layer.exact:
+            return Problem(f"{title} is one of the parts by rows that sum a gradient together", "leave it a single one")
         if not isinstance(node.layer, RoundedApart):
             return Problem(f"{title} rounds its gradients itself", "leave it a single one")
         try:
@@ -126,8 +128,22 @@ def _problem(node: Node, count: int) -> Problem | None:
     return None
 
 
-def _gradients(layer: Layer) -> list[Port]:
+def gradients(layer: Layer) -> list[Port]:
+    """Sources of gradients."""
     return [port for port in layer.sources if port.tensor.kind is Kind.GRADIENT]
+
+
+def summed(node: Node, engines: Sequence[Node]) -> Iterator[Node]:
+    """What adds the gradients that several engines sum in place of a node, and rounds them once."""
+    for port in gradients(node.layer):
+        assert isinstance(node.layer, RoundedApart)
+        edge, one = node.outputs[port.name], node.layer.roundings[port.name]
+        formats = [engine.layer.port(port.name).tensor.fixed for engine in engines]
+        assert isinstance(one, GradientSum)
+        widest, widths = max(formats, key=lambda fixed: fixed.width), tuple(fixed.width for fixed in formats)
+        layer = replace(one, copies=len(engines), s_fixed=widest, widths=widths if len({*widths}) > 1 else ())
+        inputs = {f"s{index}": engine.outputs[port.name] for index, engine in enumerate(engines)}
+        yield Node(f"{edge}.sum", layer, inputs, {"g": edge}, {}, Role.SUM, engines[0].layer_of, node.whole)
 
 
 @dataclass
@@ -148,7 +164,7 @@ class _Copying:
             count = self.counts.get(node.name, 1)
             self.added += [self._copy(node, copy, count) for copy in range(count)]
             if count > 1:
-                self.added += self._sums(node, count)
+                self.added += summed(node, self.added[-count:])
         return self.graph.with_nodes(tuple(self.added))
 
     def _copy(self, node: Node, copy: int, count: int) -> Node:
@@ -186,22 +202,6 @@ class _Copying:
             self.dealt.add((edge, count))
             self.added.append(self._deal(maker, source, edge, count))
         return named(f"{edge}.deal{count}", copy)
-
-    def _sums(self, node: Node, count: int) -> Iterator[Node]:
-        """What adds the gradients of a node's copies."""
-        assert isinstance(node.layer, RoundedApart) or not _gradients(node.layer)
-        for port in _gradients(node.layer):
-            assert isinstance(node.layer, RoundedApart)
-            edge, one = node.outputs[port.name], node.layer.roundings[port.name]
-            formats = [
-                of_copy(rounded_apart(node.layer), copy, count).port(port.name).tensor.fixed for copy in range(count)
-            ]
-            assert isinstance(one, GradientSum)
-            widest, widths = max(formats, key=lambda fixed: fixed.width), tuple(fixed.width for fixed in formats)
-            layer = replace(one, copies=count, s_fixed=widest, widths=widths if len({*widths}) > 1 else ())
-            inputs = {f"s{copy}": named(edge, copy) for copy in range(count)}
-            first = named(node.layer_of, 0)
-            yield Node(f"{edge}.sum", layer, inputs, {"g": edge}, {}, Role.SUM, first, node.whole)
 
     def _collect(self, maker: Node, source: Port, edge: str, count: int) -> Node:
         inputs = {f"x{copy}": named(edge, copy) for copy in range(count)}

@@ -4,6 +4,8 @@ By output channels, each part sees the whole input; by input channels, the parts
 
     y = f(x; w)    becomes    y = (f(x; w[:n]), f(x; w[n:]))    or    y = f(x[:n]; w[:, :n]) + f(x[n:]; w[:, n:])
 
+(By rows of its map, `dagtrain.passes.split_rows` splits a layer of a training graph.)
+
 By outputs a part computes what the layer computed for its channels, and what the parts send back is summed, each
 rounded to the error's format; by inputs that holds the other way round.  So a split network learns as the whole one
 does, but not bit for bit.
@@ -17,6 +19,7 @@ from itertools import pairwise
 
 from dagtrain.graph.ir import Graph, GraphError, Node, Stage
 from dagtrain.passes.apply import graph_pass
+from dagtrain.passes.split_rows import why_not
 from hdl.errors import DagtrainError, Problem
 from hdl.fixed import FloatArray
 from hdl.layers.base import Layer
@@ -24,7 +27,7 @@ from hdl.layers.pointwise.add import Add
 from hdl.layers.wiring.concat import Concat, Split
 
 PART, JOIN, CUT, SUM = "_part", "_join", "_cut", "_sum"
-INPUTS = "inputs"
+INPUTS, ROWS = "inputs", "rows"
 
 
 @dataclass(frozen=True)
@@ -32,19 +35,21 @@ class Parts:
     """How a layer is split."""
 
     count: int
-    # by input channels, else by output channels
+    # by input channels, or by rows, else by output channels
     by_inputs: bool = False
+    by_rows: bool = False
 
     def __str__(self) -> str:
-        return f"{self.count}:{INPUTS}" if self.by_inputs else str(self.count)
+        how = INPUTS if self.by_inputs else ROWS
+        return f"{self.count}:{how}" if self.by_inputs or self.by_rows else str(self.count)
 
     @classmethod
     def parse(cls, text: str) -> Parts:
         """The inverse of `str`.  Raises `DagtrainError`."""
         count, colon, what = text.partition(":")
-        if not count.isdecimal() or (colon and what != INPUTS):
-            raise DagtrainError(f"{text!r} is no whole number of parts, nor N:{INPUTS}")
-        return cls(int(count), bool(colon))
+        if not count.isdecimal() or (colon and what not in (INPUTS, ROWS)):
+            raise DagtrainError(f"{text!r} is no whole number of parts, nor N:{INPUTS}, nor N:{ROWS}")
+        return cls(int(count), what == INPUTS, what == ROWS)
 
     def of(self, layer: Layer, channels: int) -> Layer | None:
         """A part of so many channels; None where the layer can't be split so."""
@@ -58,7 +63,8 @@ class Parts:
 
 @graph_pass(Stage.FORWARD, Stage.FORWARD)
 def split_layers(graph: Graph, parts: Mapping[str, Parts]) -> Graph:
-    """The forward graph with these layers in so many parts, as equal as can be.
+    """The forward graph with these layers in so many parts by channels, as equal as can be; those by rows are looked at
+    alone, since it is the training graph that is split so (`dagtrain.passes.split_rows`).
 
     Raises `GraphError` with all that is wrong: unknown layers, layers that can't be split, too many parts."""
     nodes = {node.name: node for node in graph.nodes}
@@ -71,7 +77,7 @@ def split_layers(graph: Graph, parts: Mapping[str, Parts]) -> Graph:
     parameters: dict[str, FloatArray] = dict(graph.parameters)
     for node in graph.nodes:
         node = replace(node, inputs={sink: renamed.get(edge, edge) for sink, edge in node.inputs.items()})
-        if node.name not in parts:
+        if node.name not in parts or parts[node.name].by_rows:
             made.append(node)
             continue
         pieces, weights = _pieces(node, parts[node.name], graph.parameters)
@@ -85,6 +91,11 @@ def split_layers(graph: Graph, parts: Mapping[str, Parts]) -> Graph:
 
 def _problem(nodes: Mapping[str, Node], name: str, how: Parts) -> Problem | None:
     """Why a layer can't be split; None if it can."""
+    if how.by_rows:
+        if name in nodes:
+            return why_not(nodes[name], how.count)
+        splittable = ", ".join(other for other, node in nodes.items() if why_not(node, 2) is None)
+        return Problem(f"no layer {name}", f"choose of {splittable}")
     if name not in nodes or how.of(nodes[name].layer, 1) is None:
         splittable = ", ".join(other for other, node in nodes.items() if how.of(node.layer, 1) is not None)
         what = f"{name} ({type(nodes[name].layer).__name__}) can't be split" if name in nodes else f"no layer {name}"
@@ -156,3 +167,8 @@ def _chain(node: Node, engines: list[Node], mark: str, layers: Sequence[Layer]) 
         joins.append(Node(name, layer, {"a": whole, "b": engine.outputs["y"]}, {"y": f"{name}.y"}, whole=node.whole))
         whole = joins[-1].outputs["y"]
     return joins
+
+
+def by_rows(parts: Mapping[str, Parts]) -> dict[str, int]:
+    """Layer -> parts, of those by rows."""
+    return {layer: how.count for layer, how in parts.items() if how.by_rows}

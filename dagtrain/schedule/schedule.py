@@ -171,6 +171,9 @@ def _taken(node: Node, port: str, arrivals: Mapping[str, Flow], lasting: Lasting
     """An engine begins with a sink when the others have what the first output needs beside it, and is through with it
     no sooner than the engine's own pace allows."""
     arrival, layer = arrivals[port], node.layer
+    within = layer.frame_share(port)
+    if within is not None:
+        return _share_of(_gathered(node, arrivals, lasting), within)
     first = max([arrival.first, *(flow.first for other, flow in arrivals.items() if other != port)])
     for source in layer.sources:
         if source.tensor.kind.per_batch or _works_per_batch(node):
@@ -185,6 +188,22 @@ def _taken(node: Node, port: str, arrivals: Mapping[str, Flow], lasting: Lasting
     pace = 0 if per_batch else lasting(layer.cycles_per_frame * (beats - 1) // beats)
     last = max(first + pace, *(flow.last for flow in arrivals.values()))
     return Flow(first, last)
+
+
+def _share_of(frame: Flow, share: tuple[Fraction, Fraction]) -> Flow:
+    """What passes within a share of a frame's time."""
+    return Flow(math.floor(frame.at(float(share[0]))), math.ceil(frame.at(float(share[1]))))
+
+
+def _gathered(node: Node, arrivals: Mapping[str, Flow], lasting: Lasting) -> Flow:
+    """A frame that is put together of shares, one after the other at full rate, so late that none is waited for."""
+    pace, layer = lasting(node.layer.cycles_per_frame), node.layer
+    begins = []
+    for port, flow in arrivals.items():
+        share = layer.frame_share(port)
+        assert share is not None
+        begins += [flow.first - math.floor(pace * share[0]), flow.last - math.floor(pace * share[1])]
+    return Flow(max(begins), max(begins) + pace)
 
 
 def _hold_back(
@@ -238,6 +257,13 @@ def _offered(node: Node, port: str, arrivals: Mapping[str, Flow], lasting: Lasti
         # leaves after the batch's last frame has been worked through
         begin = max(_taken(node, sink, arrivals, lasting).last for sink in arrivals) + pipeline
         return Flow(begin, begin + lasting(source.beats))
+    whole = layer.frame_share(port)
+    if whole is not None:
+        (arrival,) = arrivals.values()
+        pace = lasting(layer.cycles_per_frame)
+        return _share_of(arrival.at_least(pace), whole).later(pipeline)
+    if any(layer.frame_share(sink) is not None for sink in arrivals):
+        return _gathered(node, arrivals, lasting).later(pipeline)
     needs = layer.required(port, source.lanes)
     first = max(
         math.ceil(flow.at(needs.get(sink, 0) / layer.port(sink).tensor.elements)) for sink, flow in arrivals.items()

@@ -5,11 +5,24 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from hdl.fixed import Fixed, IntArray
 from hdl.tensor import Kind, Port, Tile
+
+if TYPE_CHECKING:
+    from hdl.layers.base import Layer
+
+
+@dataclass(frozen=True)
+class RowPart:
+    """A layer for some rows of its map."""
+
+    layer: Layer
+    # sink of frames -> first row that it takes, and the row behind the last
+    needs: Mapping[str, tuple[int, int]]
 
 
 class Shape(ABC):
@@ -68,6 +81,21 @@ class Shape(ABC):
 
         Its parameters are slices of this layer's along their second axis, and its channels those of that slice."""
         del channels
+        return None
+
+    @property
+    def rows_made(self) -> int:
+        """Rows that `row_part` deals out: of what is made with every frame, or else of the error that is summed."""
+        per_frame = [[port for port in ports if not port.tensor.kind.per_batch] for ports in (self.sources, self.sinks)]
+        made, taken = per_frame
+        return made[0].tensor.shape[0] if made else taken[-1].tensor.shape[0]
+
+    def row_part(self, first: int, end: int) -> RowPart | None:
+        """What makes the rows from ``first`` to before ``end``, of `rows_made`, to the bits that this layer makes of
+        them, before folding; None where rows can't be made apart.
+
+        Of gradients: the sums over these rows of errors.  Raises `ShapeError` where so few rows can't."""
+        del first, end
         return None
 
     def stream_tile(self, port: str) -> Tile | None:

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 from typing import Any, Self
 
 from hdl.errors import FoldingError
@@ -84,6 +85,13 @@ class Timing(Shape):
 
     def dealt(self, port: str) -> Dealt | None:
         """Which of the frames that the layer gets pass a port; None: all of them."""
+        del port
+        return None
+
+    def frame_share(self, port: str) -> tuple[Fraction, Fraction] | None:
+        """From which to which share of the time of a frame a port's tensor passes; None: all the time.
+
+        Of a layer with one sink, whose time is that of the sink, or one source."""
         del port
         return None
 

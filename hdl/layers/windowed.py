@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from abc import abstractmethod
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from hdl.engine.window.walk import Axis, Walk
 from hdl.errors import ShapeError
 from hdl.layers.base import Layer
+from hdl.layers.shape import RowPart
 from hdl.layers.window import Window
 from hdl.spelling import QUIET
 from hdl.tensor import Port
@@ -83,6 +85,38 @@ class Windowed(InputMap):
     def frame_ports(self) -> tuple[Port, ...]:
         """Ports of maps."""
         return tuple(port for port in (*self.sinks, *self.sources) if not port.tensor.kind.per_batch)
+
+    # ---- rows
+
+    def row_part(self, first: int, end: int) -> RowPart | None:
+        """With the rows of the stored map that these rows see, and of its padding what they see."""
+        read, fields = self._rows_reading(first, end) if self.transposed else self._rows_read(first, end)
+        stored = (port for port in self.sinks if not port.tensor.kind.per_batch)
+        return RowPart(dataclasses.replace(self, **fields), {port.name: read for port in stored})
+
+    def _rows_read(self, first: int, end: int) -> tuple[tuple[int, int], dict[str, Any]]:
+        """Of the input map, rows that these output rows read; and fields of a layer that makes them of those alone."""
+        start = first * self.stride[0] - self.padding[0]
+        stop = (end - 1) * self.stride[0] - self.padding[0] + self.window.extent[0]
+        low, high = max(0, start), min(self.height, stop)
+        if high <= low:
+            raise ShapeError(f"{self.name}: output rows {first} to {end - 1} see padding alone", "take fewer parts")
+        return (low, high), self._with_rows(high - low, low - start, stop - high)
+
+    def _rows_reading(self, first: int, end: int) -> tuple[tuple[int, int], dict[str, Any]]:
+        """Output rows that read these input rows; and fields of a layer whose whole input they are."""
+        (extent, _), stride, top = self.window.extent, self.stride[0], self.padding[0]
+        low = max(0, -((extent - 1 - top - first) // stride))
+        high = min(self.window.output[0], (end - 1 + top) // stride + 1)
+        if high <= low:
+            raise ShapeError(f"{self.name}: no window reads input rows {first} to {end - 1}", "take fewer parts")
+        bottom = (high - 1) * stride + extent - top - end
+        # rows behind the last window, fewer than a stride
+        return (low, high), self._with_rows(end - first, top + first - low * stride, max(0, bottom))
+
+    def _with_rows(self, height: int, top: int, bottom: int) -> dict[str, Any]:
+        """Fields of a layer of so many input rows."""
+        return {"height": height, "padding": (top, self.padding[1], bottom, self.padding[3])}
 
     # ---- order of work
 

@@ -20,6 +20,7 @@ from hdl.layers.conv.dense import Conv, ConvError, DenseEngine, engine_shape
 from hdl.layers.conv.engine import Example
 from hdl.layers.conv.roles import DATA, ERROR, WEIGHT
 from hdl.layers.meaning import State
+from hdl.layers.shape import RowPart
 from hdl.layers.storage import Home, Memory
 from hdl.parts.catalogue import DEFAULT_PARTS
 from hdl.parts.part import Part
@@ -104,6 +105,11 @@ class ConvPair(DenseEngine):
         return self.forward if source == "y" else self.error
 
     # ---- ports
+
+    def row_part(self, first: int, end: int) -> RowPart | None:
+        """None: parts are made of its engines, before these share a memory."""
+        del first, end
+        return None
 
     @property
     def sinks(self) -> tuple[Port, ...]:

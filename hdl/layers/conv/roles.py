@@ -28,6 +28,7 @@ from hdl.layers.conv.engine import PIPELINE, WindowEngine
 from hdl.layers.conv.narrow import Correlation, is_narrow
 from hdl.layers.conv.versions import Versions, by_version
 from hdl.layers.meaning import State, Tape
+from hdl.layers.shape import RowPart
 from hdl.layers.storage import Home, Memory
 from hdl.layers.wiring.gradient_sum import GradientSum
 from hdl.random_bits import requantise_by_element, tensor_key
@@ -444,6 +445,11 @@ class GradientEngine(WindowEngine):
                 begun=self.begun,
             )
         }
+
+    def row_part(self, first: int, end: int) -> RowPart | None:
+        """Of these rows of errors, and what of x they saw."""
+        part = super().row_part(first, end)
+        return part and RowPart(part.layer, {**part.needs, "e": (first, end)})
 
     @property
     def drain_cycles(self) -> int:

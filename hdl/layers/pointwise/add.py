@@ -15,6 +15,7 @@ from hdl.fixed import Fixed, FloatArray, IntArray, requantised_sum
 from hdl.layers.base import Layer
 from hdl.layers.meaning import State, Tape
 from hdl.layers.pointwise.elementwise import ElementWise
+from hdl.layers.shape import RowPart
 from hdl.signals import ClockReset, Instances
 from hdl.spelling import QUIET
 from hdl.stream import Stream
@@ -62,6 +63,10 @@ class Add(ElementWise):
         """The formula."""
         del state
         return {"y": inputs["a"] + inputs["b"]}
+
+    def row_part(self, first: int, end: int) -> RowPart | None:
+        """Of these rows alone."""
+        return self.rows_alone(first, end)
 
     def backward(self, tape: Tape) -> None:
         """The same error to both branches."""

@@ -26,6 +26,7 @@ from hdl.layers.meaning import Again, State, Tape
 from hdl.layers.pointwise.affine import Affine, with_sums
 from hdl.layers.pointwise.elementwise import ElementWise, OfMap, ToMap
 from hdl.layers.pointwise.table import Table, read_and_add, read_tables
+from hdl.layers.shape import RowPart
 from hdl.layers.storage import Memory
 from hdl.signals import ClockReset, Instances
 from hdl.spelling import QUIET
@@ -95,6 +96,10 @@ class _Lanes(ElementWise):
     def pipeline_cycles(self) -> int:
         """The lane block's and the rounding's registers."""
         return self.mask_cycles + (rounding_cycles(self.cut) if self.exact != self.ends[1] else 0)
+
+    def row_part(self, first: int, end: int) -> RowPart | None:
+        """Of these rows alone."""
+        return self.rows_alone(first, end)
 
     def operands(self, x: Stream) -> Stream:
         """What the lane block gets: x, or x behind the sums of its codes."""

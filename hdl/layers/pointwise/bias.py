@@ -22,6 +22,7 @@ from hdl.layers.beats import pack
 from hdl.layers.meaning import State, Tape
 from hdl.layers.pointwise.elementwise import ElementWise
 from hdl.layers.pool.global_average_pool import SUM_LATENCY, sum_pixels
+from hdl.layers.shape import RowPart
 from hdl.layers.storage import Memory
 from hdl.layers.wiring.gradient_sum import GradientSum
 from hdl.random_bits import requantise_by_element, tensor_key
@@ -102,6 +103,10 @@ class Bias(ElementWise):
         """The formula."""
         x = inputs["x"]
         return {"y": x + self._per_frame(state, inputs, len(x))}
+
+    def row_part(self, first: int, end: int) -> RowPart | None:
+        """Of these rows alone."""
+        return self.rows_alone(first, end)
 
     def backward(self, tape: Tape) -> None:
         """The gradient, unless it is frozen; the error goes on as it is."""
@@ -202,6 +207,10 @@ class BiasGradient(ElementWise):
     def accessed(self) -> bool:
         """The number of batches."""
         return self.recipe.loaded
+
+    def row_part(self, first: int, end: int) -> RowPart | None:
+        """Of these rows alone."""
+        return self.rows_alone(first, end)
 
     @property
     def pixels(self) -> int:

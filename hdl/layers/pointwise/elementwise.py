@@ -7,6 +7,7 @@ products, `BesideVector` a port with one number a channel.  All are abstract.
 
 from __future__ import annotations
 
+import dataclasses
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed
 from hdl.layers.base import Layer
 from hdl.layers.meaning import Tape
+from hdl.layers.shape import RowPart
 from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream
 from hdl.tensor import Kind, Port, Tensor, Tile
@@ -89,6 +91,11 @@ class ElementWise(Layer):
     def pipeline_cycles(self) -> int:
         """One register."""
         return 1
+
+    def rows_alone(self, first: int, end: int) -> RowPart:
+        """`row_part` of a layer to which rows are nothing to one another."""
+        taken = (port.name for port in self.sinks if not port.tensor.kind.per_batch)
+        return RowPart(dataclasses.replace(self, height=end - first), dict.fromkeys(taken, (first, end)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,6 +38,7 @@ from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer
 from hdl.layers.meaning import State, Tape
 from hdl.layers.pool.base import ERROR, WINDOW_FIELDS, PoolOfMap, WindowPool, WindowPoolError
+from hdl.layers.shape import RowPart
 from hdl.layers.window import Kernel, SharedWindow, Window
 from hdl.signals import ClockReset, Instances
 from hdl.spelling import QUIET
@@ -109,6 +110,16 @@ class _AveragePool(WindowPool):
         sizes = zip((self.height, self.width), self.shares, strict=True)
         rows, columns = (reversed(each) if self.transposed else each for each in sizes)
         return SharedAxis.of(*rows), SharedAxis.of(*columns)
+
+    def row_part(self, first: int, end: int) -> RowPart | None:
+        """Where every tap counts, so that all parts have the one factor."""
+        alike = self.counted == tuple(max(0, some) for some in self.padding)
+        return super().row_part(first, end) if alike and self.shares is None else None
+
+    def _with_rows(self, height: int, top: int, bottom: int) -> dict[str, Any]:
+        """Rows of other parts count as padding does."""
+        fields = super()._with_rows(height, top, bottom)
+        return fields | {"counted": tuple(max(0, some) for some in fields["padding"])}
 
     # ---- factors
 

@@ -15,6 +15,7 @@ from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer
 from hdl.layers.meaning import Again, State
 from hdl.layers.pointwise.elementwise import ElementWise
+from hdl.layers.shape import RowPart
 from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream
 from hdl.tensor import Kind, Port
@@ -56,6 +57,10 @@ class Narrow(ElementWise):
         """The same number."""
         del state
         return {"y": inputs["x"]}
+
+    def row_part(self, first: int, end: int) -> RowPart | None:
+        """Of these rows alone."""
+        return self.rows_alone(first, end)
 
     def again(self) -> tuple[Again, ...]:
         """The same of x."""

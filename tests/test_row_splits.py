@@ -1,0 +1,233 @@
+"""Layers in parts by rows give the bits of the whole layers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dagtrain.cosim.simulator import Simulator
+from dagtrain.emission.design import design_cluster
+from dagtrain.emission.links import NetworkModel
+from dagtrain.emission.modules import ModuleLibrary
+from dagtrain.graph.builder import GraphBuilder
+from dagtrain.graph.executor import Executor
+from dagtrain.graph.ir import Graph, GraphError, Node, Role
+from dagtrain.graph.storage import load_graph, save_graph
+from dagtrain.passes.autodiff import differentiate
+from dagtrain.passes.calibrate import calibrate
+from dagtrain.passes.fold import fold_graph
+from dagtrain.passes.insert_forks import insert_forks
+from dagtrain.passes.recompute import kept_edges
+from dagtrain.passes.replicate import most_copies, replicate
+from dagtrain.passes.split_layers import Parts, split_layers
+from dagtrain.passes.split_rows import split_rows
+from dagtrain.progress import Silent
+from dagtrain.schedule.buffers import deadlock_beats, fifo_beats
+from dagtrain.schedule.schedule import schedule
+from dagtrain.training.feeds import synthetic_feeds
+from hdl.cache import cache_folder
+from hdl.layers.conv.dense import Conv
+from hdl.layers.pointwise.add import Add
+from hdl.layers.wiring.gradient_sum import GradientSum
+from hdl.layers.wiring.host import METRICS
+from hdl.layers.wiring.row_deal import RowDeal
+from hdl.layers.wiring.row_gather import RowGather
+from hdl.recipe import Recipe
+from hdl.tensor import Kind
+from tests.cosim_support import DEVICES, simulate_design
+from tests.suites import quick
+
+BATCHES = 4
+# cycles a frame of circuits
+CYCLES = 700
+# a layer, without halo, of stride 2, a channel at a time, a stretch, unlike numbers side by side, all
+SETS: Mapping[str, Mapping[str, int]] = {
+    "a convolution": {"conv2": 2},
+    "three parts of eight rows": {"conv2": 3},
+    "a kernel of one pixel": {"conv3": 3},
+    "stride 2": {"conv4": 2},
+    "channel by channel": {"depthwise1": 4},
+    "a stretch": {"conv2": 3, "bias1": 3, "relu2": 3, "conv3": 3},
+    "unlike numbers": {"conv1": 2, "relu1": 2, "conv2": 3, "conv4": 2, "max_pool1": 2},
+    "all windows": {"conv1": 3, "relu1": 3, "conv2": 3, "bias1": 3, "relu2": 3, "conv3": 3, "add1": 3, "conv4": 3,
+                    "depthwise1": 3, "max_pool1": 2},
+}  # fmt: skip
+RECIPES = [(4, 0), pytest.param(5, 3, marks=pytest.mark.slow)]
+
+
+@cache
+def net(batch: int, staleness: int) -> Graph:
+    """A training graph of 8 x 5 pixels with a residual join, a bias, a kernel of one pixel, strides, a pool."""
+    build = GraphBuilder("net", Recipe(batch=batch, staleness=staleness, learning_rate=0.1), seed=5)
+    x = build.relu(build.conv(build.input(8, 5, 2), 3, 3, padding=1))
+    y = build.conv(build.relu(build.bias(build.conv(x, 3, 3, padding=1))), 3, 1)
+    x = build.conv(build.add(y, x), 4, 3, stride=2, padding=1)
+    x = build.max_pool(build.depthwise(x, 3, padding=1), 2, 2)
+    training = differentiate(build.classify(build.gemm(build.global_average_pool(x), 3)))
+    return calibrate(training, [synthetic_feeds(training, batch, seed) for seed in range(2)])
+
+
+def trained(graph: Graph, batches: int = BATCHES) -> tuple[Executor, list[np.ndarray]]:
+    """After some batches, with what the host got."""
+    executor = Executor(graph)
+    results = [executor.step(synthetic_feeds(graph, graph.recipe.batch, 100 + n)) for n in range(batches)]
+    return executor, [array for result in results for array in result.values()]
+
+
+@cache
+def of_whole(batch: int, staleness: int) -> tuple[Executor, list[np.ndarray]]:
+    return trained(insert_forks(net(batch, staleness)))
+
+
+@pytest.mark.parametrize(("batch", "staleness"), RECIPES)
+@pytest.mark.parametrize("name", SETS)
+def test_parts_by_rows_train_to_the_bits_of_the_whole(name: str, batch: int, staleness: int) -> None:
+    whole, wanted = of_whole(batch, staleness)
+    several, results = trained(insert_forks(split_rows(net(batch, staleness), SETS[name])))
+    assert all(map(np.array_equal, results, wanted)), "what the host gets"
+    weights, wanted_weights = several.parameters(), whole.parameters()
+    assert weights.keys() == wanted_weights.keys()
+    assert all(np.array_equal(weights[key], wanted_weights[key]) for key in weights)
+
+
+def test_parts_that_follow_one_another_exchange_halos_alone() -> None:
+    graph = split_rows(net(4, 0), SETS["a stretch"])
+    ends = {node.name: node.layer for node in graph.nodes if node.role is Role.DEAL}
+    # in front of the stretch, and of its way back; between them halos of errors for the kernel of three rows
+    assert isinstance(ends["relu1.y.deal"], RowDeal)
+    assert ends["relu1.y.deal"].ranges == ((0, 3), (1, 6), (4, 8))
+    assert isinstance(ends["conv4.error.dx.deal"], RowDeal)
+    assert ends["conv4.error.dx.deal"].ranges == ((0, 2), (2, 5), (5, 8))
+    gathered = {name: layer.rows for name, layer in ends.items() if isinstance(layer, RowGather)}
+    assert [*gathered.values()] == [(2, 3, 3), (2, 1), (1, 3, 1), (1, 3), (2, 3, 3)]
+    # a halo waits for its part, the part's own rows move in step
+    assert [port.tensor.kind for port in ends[[*gathered][2]].sinks] == [Kind.STASH, Kind.ERROR, Kind.STASH]
+    assert len(ends) == 2 + 3 + len(gathered)
+
+
+def test_one_engine_sums_the_error_of_each_row() -> None:
+    """No errors of parts are added up: what would be rounded twice is not there."""
+    graph = split_rows(net(4, 0), SETS["all windows"])
+    adders = [node.name for node in graph.nodes if node.role is Role.SUM and not isinstance(node.layer, GradientSum)]
+    assert sorted(adders) == sorted(f"relu1_rows{part}.y.sum0" for part in range(3))
+    updates = [node for node in graph.nodes if node.role is Role.UPDATE]
+    assert len(updates) == len([node for node in net(4, 0).nodes if node.role is Role.UPDATE])
+
+
+def test_all_that_is_wrong_is_said_at_once() -> None:
+    wrong = {"conv1": 9, "gemm1": 2, "average1": 2, "conv4": 1, "convx": 2}
+    with pytest.raises(GraphError) as raised:
+        split_rows(net(4, 0), wrong)
+    for part in (
+        "conv1 (Conv): 8 rows in 9 parts are impossible; choose 2 to 8",
+        "gemm1 (Conv): 1 rows in 2 parts are impossible; leave it whole",
+        "average1 (GlobalAveragePool) can't be split by rows; choose layers of windows or of single pixels",
+        "conv4 (Conv): 4 rows in 1 parts are impossible; choose 2 to 4",
+        "no layer convx; names are like conv",
+    ):
+        assert part in str(raised.value), part
+    build = GraphBuilder("net", Recipe(batch=2), seed=5)
+    x = build.global_average_pool(build.conv(build.input(6, 6, 1), 2, 5, padding=2))
+    wide = build.classify(build.gemm(x, 3))
+    with pytest.raises(
+        GraphError, match=r"6 rows in 6 parts: the halo of x, 2 rows, is larger than a part; choose few"
+    ):
+        split_layers(wide, {"conv1": Parts(6, by_rows=True)})
+    with pytest.raises(GraphError, match="no layer c; choose of conv1"):
+        split_layers(wide, {"c": Parts(2, by_rows=True)})
+    assert Parts.parse(str(Parts(3, by_rows=True))) == Parts(3, by_rows=True)
+
+
+def test_parts_by_rows_have_no_copies_and_others_have() -> None:
+    graph = split_rows(net(4, 0), SETS["a convolution"])
+    with pytest.raises(GraphError, match=r"conv2_rows0.gradient .* is one of the parts by rows"):
+        replicate(graph, {"conv2": 2})
+    most = most_copies(insert_forks(graph))
+    assert (most["conv2"], most["conv1"]) == (1, 4)
+    several, results = trained(insert_forks(replicate(graph, {"conv1": 2, "relu1": 2, "conv4": 3})))
+    whole, wanted = of_whole(4, 0)
+    assert all(map(np.array_equal, results, wanted))
+    assert all(np.array_equal(several.parameters()[key], values) for key, values in whole.parameters().items())
+
+
+def test_graphs_in_parts_are_kept_in_files(tmp_path: Path) -> None:
+    graph = insert_forks(split_rows(net(4, 0), SETS["unlike numbers"]))
+    save_graph(graph, tmp_path / "graph.json")
+    assert load_graph(tmp_path / "graph.json").nodes == graph.nodes
+
+
+def test_a_halo_is_not_taken_for_what_waits_for_the_way_back() -> None:
+    sinks = [
+        sink
+        for found in kept_edges(insert_forks(split_rows(net(4, 0), SETS["all windows"]))).values()
+        for sink in found
+    ]
+    assert sinks
+    assert not [name for name, _ in sinks if ".gather" in name]
+
+
+# ---- time
+
+
+@pytest.mark.parametrize("name", ["three parts of eight rows", "all windows"])
+def test_rows_of_a_part_wait_as_long_as_their_engine_takes(name: str) -> None:
+    """A part gets its rows in its share of a frame, and takes a frame's time for them."""
+    graph = fold_graph(insert_forks(split_rows(net(4, 0), SETS[name])), CYCLES)
+    times = schedule(graph, CYCLES)
+    depths = fifo_beats(graph, times)
+    for edge, producer, source, consumer, sink in graph.streams:
+        if isinstance(producer.layer, RowDeal):
+            first, last = producer.layer.frame_share(source.name) or (0, 1)
+            assert times.offered[edge].last - times.offered[edge].first <= CYCLES * (last - first) * 2 + 2
+        if isinstance(consumer.layer, RowGather) and isinstance(producer.layer, Conv):
+            assert times.taken[edge].last >= times.offered[edge].last
+            assert depths[edge] >= times.frames_waiting(edge) * sink.beats > 0.2 * sink.beats
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["a convolution", "a stretch"])
+def test_depths_of_the_schedule_are_no_less_than_it_takes_to_move(name: str) -> None:
+    graph = fold_graph(insert_forks(split_rows(net(4, 0), SETS[name])), CYCLES)
+    depths = fifo_beats(graph, schedule(graph, CYCLES))
+    for edge, _, _, consumer, sink in graph.streams:
+        if not sink.tensor.kind.per_batch and isinstance(consumer.layer, RowGather | Add):
+            assert depths[edge] >= deadlock_beats(graph, edge), edge
+
+
+# ---- circuits
+
+
+@pytest.mark.parametrize(
+    ("name", "batch", "staleness"),
+    quick(
+        1,
+        [("three parts of eight rows", 4, 0), ("a convolution", 4, 0), ("all windows", 5, 3), ("unlike numbers", 5, 3)],
+    ),
+)
+def test_circuits_of_parts_on_slow_links_train_to_the_bits_of_the_whole(
+    name: str, batch: int, staleness: int, tmp_path: Path
+) -> None:
+    graph = insert_forks(split_rows(net(batch, staleness), SETS[name]))
+    placed = {node.name: DEVICES[(part_of(node) + 1) % 3] for node in graph.nodes}
+    library = ModuleLibrary(cache_folder() / "modules")
+    design = design_cluster(graph, placed, DEVICES, CYCLES, library, word_bits=64)
+    feeds = [synthetic_feeds(graph, batch, 100 + n) for n in range(BATCHES)]
+    network = NetworkModel(latency_cycles=90, words=1, cycles=2, stall_256=40, seed=2)
+    run = simulate_design(
+        design, library, feeds, tmp_path, Simulator.VERILATOR, network, 64, 2, Silent(), optimise=False
+    )
+    assert run.mismatches == ()
+    assert run.compared_words > 100
+    records = np.concatenate([results.reshape(-1, 2) for results in of_whole(batch, staleness)[1]])
+    assert np.array_equal(run.losses, METRICS.decode(records[:, 0]))
+
+
+def part_of(node: Node) -> int:
+    """Which part a node is, or which it deals for; -1 of what there is one of."""
+    found = re.search(r"_rows(\d+)", node.name) or re.search(r"gather\d*\.(\d+)$", node.name)
+    return int(found[1]) if found else -1
