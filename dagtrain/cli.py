@@ -112,8 +112,8 @@ Splits = Annotated[
     typer.Option(
         "--split",
         help="layer=parts, or layer=parts:inputs: make a convolution or matrix product of several, each with some of "
-        "its output channels, or of its input channels; layer=parts:rows: a convolution, pool or activation of several, "
-        "each with some rows of its map, to the same bits; may be given several times.",
+        "its output channels, or of its input channels; layer=parts:rows: a convolution, pool or activation of "
+        "several, each with some rows of its map, to the same bits; may be given several times.",
     ),
 ]
 Bits = Annotated[

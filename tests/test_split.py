@@ -292,3 +292,22 @@ class DeepEstimator(QuickEstimator):
         if not isinstance(layer, Conv) or layer.port("y").tensor.shape[0] > 1:
             return super().layer(layer)
         return Resources(multipliers={(16, 16): int(layer.multipliers)}, memories={(512, 40): 800 * layer.channels})
+
+
+@pytest.mark.parametrize("simulated", quick(1, [False, True], id=str))
+def test_a_layer_whose_channels_stay_together_is_split_by_rows(
+    simulated: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Conv, "narrowed", lambda *_: None)
+    monkeypatch.setattr(Conv, "summand", lambda *_: None)
+    case = hungry_case(tmp_path, monkeypatch, blocks_per_filter=0, hunger=500)
+    outcome = case.step("place")
+    assert outcome.code == 0, outcome.error
+    assert "in parts: c_node=4:rows (as" in outcome.out
+    assert len({item.device for item in load_plan(case.workspace).items if item.item.startswith("c_node_rows")}) == 2
+    placed = load_placed_graph(case.workspace)
+    if simulated:
+        outcome = case.must("emit").step("cosim")
+        assert outcome.code == 0, outcome.error
+    assert case.step("import", "--split", "c_node=4:rows").code == 0
+    assert placed.nodes == load_training_graph(case.workspace).nodes

@@ -2,6 +2,7 @@
 
 An engine that takes much of an FPGA leaves gaps beside it that nothing fills.  Split by channels
 (`dagtrain.passes.split_layers`) it becomes several that may stand apart, at the price of copies of one of its maps.
+Split by rows (`dagtrain.passes.split_rows`) there are copies of a halo alone, but of all its weights, and rows wait.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from dagtrain.graph.ir import Graph
+from dagtrain.graph.ir import Graph, GraphError, Role
 from dagtrain.passes.form import Form
 from dagtrain.passes.split_layers import Parts
+from dagtrain.passes.split_rows import why_not
 from dagtrain.planning.former import FormedPlan, Former, FormMissingError, beside, whole_of
 from dagtrain.planning.planner import Planner
 from dagtrain.planning.results import Searched, Start
@@ -25,6 +27,8 @@ from placement.problem.instance import RESOURCES
 LARGE = (Fraction(2, 3), Fraction(1, 3))
 # parts beyond which a layer that fits no device is given up
 MOST_PARTS = 64
+# of nodes that hand on what others make: nothing of it is in parts
+WIRING = (Role.FORK, Role.RELAY, Role.DEAL, Role.COUNTER, Role.RECOMPUTE)
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,7 @@ class Splitter:
         Raises `InfeasibleError` naming what to relax, or `OutOfTimeError`, which is `Ended` at the deadline, or
         `FormMissingError` where a layer that fits no device has to be in parts."""
         found = self._feasible(form, planner, start)
-        tried: Mapping[str, Parts] = {}
+        tried: list[Mapping[str, Parts]] = []
         for share in LARGE:
             searched = found.planned.searched
             if searched is None or found.at_goal:
@@ -47,19 +51,24 @@ class Splitter:
             if self.former.deadline.over or not searched.finished:
                 return found.unfinished(searched)
             parts = found.form.parts
-            further = self._more_parts(found.graph, parts, _large(found.graph, searched, share))
-            if not further or further == tried:
-                continue
-            tried = further
-            try:
-                better, ended = self._better(found, searched, {**parts, **further})
-            except FormMissingError as error:
-                # the plan found holds all the same
-                return found.warned(f"warning: large layers were not tried in parts: {error}")
-            if ended and better is None:
-                # what parts bring is not known
-                return found.unfinished(searched)
-            found = better or found
+            large = _large(found.graph, searched, share)
+            ways = [self._more_parts(found.graph, parts, large), self._by_rows(found, large)]
+            for further in [way for way in ways if way and way not in tried]:
+                tried.append(further)
+                try:
+                    better, ended = self._better(found, searched, {**parts, **further})
+                except FormMissingError as error:
+                    # the plan found holds all the same
+                    return found.warned(f"warning: large layers were not tried in parts: {error}")
+                except GraphError:
+                    # some node of a layer has no such parts
+                    continue
+                if ended and better is None:
+                    # what parts bring is not known
+                    return found.unfinished(searched)
+                if better is not None:
+                    found = better
+                    break
         return found
 
     def _feasible(self, form: Form, planner: Planner, start: Start | None) -> FormedPlan:
@@ -91,6 +100,14 @@ class Splitter:
 
         return self.former.better(found, replace(found.form, parts=parts), promises)
 
+    def _by_rows(self, found: FormedPlan, wholes: Collection[str]) -> dict[str, Parts]:
+        """Two parts by rows of those of these layers of the model that are whole and can be in such parts."""
+        graph, parts = found.graph, {}
+        for whole in sorted(set(wholes) - set(self.former.untouched) - set(found.form.parts)):
+            if _can_be_in_rows(graph, whole):
+                parts[whole] = Parts(2, by_rows=True)
+        return parts
+
     def _more_parts(self, graph: Graph, parts: Mapping[str, Parts], wholes: Collection[str]) -> dict[str, Parts]:
         """Twice the parts of those of these layers of the model that can have more."""
         found: dict[str, Parts] = {}
@@ -99,7 +116,7 @@ class Splitter:
             # of copies the first is split as all are
             engines = [layer for layer in layers if not is_further_copy(layer)]
             more = _twice(engines, parts.get(whole))
-            if more is not None:
+            if more is not None and (not more.by_rows or whole in parts or _can_be_in_rows(graph, whole)):
                 found[whole] = more
         return found
 
@@ -107,9 +124,11 @@ class Splitter:
 def _twice(engines: Sequence[Layer], now: Parts | None) -> Parts | None:
     """Twice as many parts of a layer, all of whose nodes these are; None if it can't have more.
 
-    A layer is split first in the way that copies the smaller one of its maps."""
-    ways = [now.by_inputs] if now is not None else [True, False]
+    A layer is split in the way that copies the smaller one of its maps; by rows, where its channels stay together."""
     count = now.count if now is not None else 1
+    if now is not None and now.by_rows:
+        return _twice_by_rows(engines, count)
+    ways = [now.by_inputs] if now is not None else [True, False]
     options = []
     for by_inputs in ways:
         how = Parts(2 * count, by_inputs)
@@ -119,7 +138,23 @@ def _twice(engines: Sequence[Layer], now: Parts | None) -> Parts | None:
         more = min(how.count, channels, MOST_PARTS)
         if more > count:
             options.append((copied, by_inputs, Parts(more, by_inputs)))
-    return min(options)[-1] if options else None
+    if options or now is not None:
+        return min(options)[-1] if options else None
+    return _twice_by_rows(engines, count)
+
+
+def _twice_by_rows(engines: Sequence[Layer], count: int) -> Parts | None:
+    """Twice as many parts by rows, of which these are ``count``."""
+    rows = [layer.rows_made for layer in engines if layer.row_part(0, layer.rows_made) is not None]
+    more = min(2 * count, sum(rows), MOST_PARTS)
+    return Parts(more, by_rows=True) if len(rows) == len(engines) and more > count else None
+
+
+def _can_be_in_rows(graph: Graph, whole: str) -> bool:
+    """Whether all nodes of a layer of the model, of which there are no copies, can be in two parts by rows."""
+    nodes = [node for node in graph.nodes if node.whole == whole and node.role not in WIRING]
+    works = [node for node in nodes if not node.layer.works_per_batch]
+    return bool(works) and all(why_not(node, 2) is None and node.name not in graph.dealt for node in works)
 
 
 def _large(graph: Graph, searched: Searched, share: Fraction) -> set[str]:
