@@ -55,11 +55,11 @@ def run(workspace: Workspace, options: MappingOptions, progress: Progress) -> St
         raise DagtrainError(f"--mapping {options.mapping}: no such mapping", f"one of {', '.join(MAPPINGS)}")
     depends = {
         "import": workspace.fingerprint("import"),
-        "devices": file_digest(options.devices),
-        "program": program_hash(),
-        "caps": options.caps,
-        "exclude": options.exclude,
         "place": workspace.fingerprint("place") if options.beside else "",
+        "program": program_hash(),
+        "devices": file_digest(options.devices),
+        "exclude": options.exclude,
+        "caps": options.caps,
     }
     done = workspace.run("mapping", depends, lambda folder: _work(folder, workspace, options, progress))
     folder = workspace.folder("mapping")

@@ -184,8 +184,16 @@ def fpdeep(chain: Chain, boards: int, dsp: int, dealing: Dealing = Dealing.PRINT
 
 
 def fastest(chain: Chain, boards: int, dsp: int) -> Mapping:
-    """The faster one of both dealings of channels.  Raises as `fpdeep` does."""
-    return min((fpdeep(chain, boards, dsp, dealing) for dealing in Dealing), key=lambda mapping: mapping.cycles)
+    """The faster one of both dealings of channels.  Raises as `fpdeep` does, where neither has room."""
+    found = []
+    for dealing in Dealing:
+        try:
+            found.append(fpdeep(chain, boards, dsp, dealing))
+        except DagtrainError as error:
+            problem = error
+    if not found:
+        raise problem
+    return min(found, key=lambda mapping: mapping.cycles)
 
 
 def rounded(chain: Chain, dsp: int) -> float:
@@ -209,9 +217,9 @@ def _engines(layer: Layer, part: Part) -> list[Engine]:
 
 def filled(engines: Sequence[Engine], dsp: int) -> list[Engine]:
     """As many tiles as there is room for, each to the engine that is slowest then, while it has work for them."""
-    tiles = [engine.tiles for engine in engines]
-    free = dsp - sum(engine.dsp for engine in engines)
-    slowest = [(-engine.cycles, index) for index, engine in enumerate(engines)]
+    tiles = _begun(engines, dsp)
+    free = dsp - sum(engine.taps * count for engine, count in zip(engines, tiles, strict=True))
+    slowest = [(-engine.macs / (engine.taps * tiles[index]), index) for index, engine in enumerate(engines)]
     heapq.heapify(slowest)
     while slowest:
         index = slowest[0][1]
@@ -225,3 +233,15 @@ def filled(engines: Sequence[Engine], dsp: int) -> list[Engine]:
         Engine(engine.part, engine.phase, engine.macs, engine.taps, engine.pairs, count)
         for engine, count in zip(engines, tiles, strict=True)
     ]
+
+
+def _begun(engines: Sequence[Engine], dsp: int) -> list[int]:
+    """Tiles that they get in any case: those for a pace at which all fit even if each had one more than its share."""
+    spare = dsp - sum(engine.taps for engine in engines)
+    if spare <= 0:
+        return [1] * len(engines)
+    pace = max(
+        sum((engine.macs for engine in engines), Fraction(0)) / spare,
+        max(engine.macs / (engine.taps * engine.pairs) for engine in engines),
+    )
+    return [max(1, math.ceil(engine.macs / (engine.taps * pace))) for engine in engines]
