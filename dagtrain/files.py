@@ -17,6 +17,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from numpy.lib.format import MAGIC_PREFIX
@@ -68,10 +69,20 @@ def write_bytes(path: Path, data: bytes) -> None:
     """Write a file atomically; parent folders are made.
 
     Raises `OutputError` for a full disk, a read-only folder and the like; nothing half-written stays."""
+    with replaced_file(path) as file:
+        file.write(data)
+
+
+@contextmanager
+def replaced_file(path: Path) -> Iterator[BinaryIO]:
+    """A fresh file that takes the place of ``path`` once the body has succeeded; parent folders are made.
+
+    Raises `OutputError` as `write_bytes`; nothing half-written stays."""
     beside = path.with_name(f".{path.name}{FRESH}{os.getpid()}.{threading.get_ident()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_bytes(data)
+        with beside.open("w+b") as file:
+            yield file
         beside.replace(path)
     except OSError as error:
         raise OutputError(f"cannot write {path}: {error.strerror or error}", "free or choose another --out") from error

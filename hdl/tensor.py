@@ -66,7 +66,8 @@ class Port:
     padding: int = 0
 
     def __post_init__(self) -> None:
-        if self.lanes < 1 or self.elements % self.lanes:
+        # one lane divides any number, which is not counted then: most ports of unfolded graphs have one
+        if self.lanes != 1 and (self.lanes < 1 or self.elements % self.lanes):
             raise ValueError(f"port {self.name}: {self.lanes} lanes do not divide {self.elements} elements")
 
     @property

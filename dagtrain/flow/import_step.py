@@ -83,21 +83,20 @@ def run(workspace: Workspace, options: ImportOptions, progress: Progress) -> Ste
     splits = parse_splits(options.splits)
     copies = parse_copies(options.copies)
     numbers = Numbers(Widths.parse(options.bits), options.counted)
+    # path: from where `place` imports it again if it splits layers
+    source = _source(options.model, options.data)
     depends = {
-        "model": model_digest(options.model),
-        # from where `place` imports it again if it splits layers
-        "path": str(options.model.resolve()),
+        **source,
         "name": options.model.stem,
         "norm": norm.value,
         "recipe": asdict(recipe),
-        "data": data_digest(options.data),
         "splits": parts_to_json(splits),
         **numbers.record,
         "freeze": list(options.freeze),
         "copies": copies,
     }
     work = partial(
-        _work, options=options, recipe=recipe, norm=norm, splits=splits, copies=copies, numbers=numbers,
+        _work, options=options, source=source, recipe=recipe, norm=norm, splits=splits, copies=copies, numbers=numbers,
         progress=progress,
     )  # fmt: skip
     done = workspace.run("import", depends, work)
@@ -236,6 +235,7 @@ def _work(
     folder: Path,
     *,
     options: ImportOptions,
+    source: Mapping[str, str],
     recipe: Recipe,
     norm: NormMode,
     splits: Mapping[str, Parts],
@@ -257,7 +257,7 @@ def _work(
     meta = {
         "schema_version": SCHEMA_VERSION,
         "model": options.model.name,
-        "source": _source(options.model, options.data),
+        "source": dict(source),
         "splits": parts_to_json(splits),
         "freeze": list(options.freeze),
         "copies": dict(copies),

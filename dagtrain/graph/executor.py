@@ -131,7 +131,7 @@ class Executor:
                 inputs = {sink: edges[edge] for sink, edge in action.inputs}
                 for sink, slot in action.weights:
                     inputs[sink] = self.weights[slot]
-                made = self._call(node.layer, self.states[node.name], inputs)
+                made = self._call(node.layer, node.layer, self.states[node.name], inputs)
             for source, edge in action.outputs:
                 edges[edge] = made[source]
                 if observe is not None:
@@ -168,7 +168,7 @@ class Executor:
                 inputs = {sink: edges[edge] for sink, edge in action.inputs}
                 inputs.update((sink, self.weights[slot]) for sink, slot in action.weights)
                 if any(len(inputs[sink]) for sink in action.frame_sinks):
-                    made = self._call(*layer.evaluating(self.states[name], frames), inputs)
+                    made = self._call(layer, *layer.evaluating(self.states[name], frames), inputs)
                 else:
                     # a copy, of fewer frames than there are copies
                     made = self._nothing(layer)
@@ -206,12 +206,13 @@ class Executor:
         """What a layer makes of no frames."""
         return {port.name: np.empty((0, *port.tensor.shape), self.mode.dtype) for port in layer.sources}
 
-    def _call(self, layer: Meaning, state: State, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+    def _call(self, of: Layer, layer: Meaning, state: State, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+        """What ``layer`` makes, which may stand for ``of``."""
         call: Any = layer.golden if self.mode is Mode.GOLDEN else layer.reference
         made: Mapping[str, Array] = call(state, inputs)
         if self.mode is Mode.SINGLE:
             # constants of a layer may be float64, and what is made with them
-            made = {source: np.asarray(array, self.mode.dtype) for source, array in made.items()}
+            made = {source: np.asarray(array, _single(of, source)) for source, array in made.items()}
         return made
 
     def _start(self, action: _Action) -> None:
@@ -245,6 +246,12 @@ class Executor:
         if problems:
             raise GraphError.listing(f"graph {self.graph.name} can't run", problems)
         return arrays
+
+
+def _single(layer: Layer, source: str) -> npt.DTypeLike:
+    """Of what a layer makes in float32: masks, which are 0 and 1 and wait for the way back, take a byte."""
+    fixed = layer.port(source).tensor.fixed
+    return np.uint8 if (fixed.width, fixed.fraction_bits, fixed.signed) == (1, 0, False) else np.float32
 
 
 def _plan(graph: Graph) -> tuple[_Action, ...]:

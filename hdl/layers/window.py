@@ -68,11 +68,19 @@ class Window(Kernel):
         """Kernel positions."""
         return self.kernel[0] * self.kernel[1]
 
+    @cached_property
+    def _is_pixelwise(self) -> bool:
+        """Whether every output pixel sees the input pixel in its place, and no other."""
+        return (self.kernel, self.stride, self.padding) == ((1, 1), (1, 1), (0, 0, 0, 0))
+
     def patches(self, maps: npt.NDArray[Number], dtype: np.dtype[Any] | None = None) -> npt.NDArray[Any]:
         """``(frames, out_height, out_width, taps, channels)``: what every output pixel sees; of the maps' type if none
-        is given."""
+        is given.  Not to be written: of windows of one pixel it may be the maps themselves."""
         from hdl.layers.window_kernel import gather
 
+        if self._is_pixelwise:
+            as_they_are = np.ascontiguousarray(maps, dtype or maps.dtype)
+            return as_they_are.reshape(len(maps), *self.output, 1, maps.shape[3])
         found = np.empty((len(maps), *self.output, self.taps, maps.shape[3]), dtype or maps.dtype)
         gather(np.ascontiguousarray(maps), self.kernel, self.stride, self.dilation, self.padding[:2], found)
         return found
@@ -81,6 +89,8 @@ class Window(Kernel):
         """The transpose of `patches`: every patch entry added to the input pixel it came from."""
         from hdl.layers.window_kernel import scatter
 
+        if self._is_pixelwise:
+            return np.ascontiguousarray(patches).reshape(len(patches), self.height, self.width, patches.shape[4])
         found = np.zeros((len(patches), self.height, self.width, patches.shape[4]), patches.dtype)
         given = np.ascontiguousarray(patches)
         scatter(given, self.kernel, self.stride, self.dilation, self.padding[:2], found)

@@ -39,7 +39,12 @@ def load_proto(path: Path) -> ModelProto:
 
 def external_files(path: Path) -> list[Path]:
     """Files beside a model that hold weights of it, whether they are there or not; none for what is no model."""
-    model = _parse_file(path, Problems(str(path)))
+    problems = Problems(str(path))
+    data = _read(path, problems)
+    # the key of each such entry; a model of hundreds of megabytes is not parsed for none
+    if b"location" not in data:
+        return []
+    model = _parse(data, problems)
     return sorted({path.parent / location for location in map(_location, _tensors(model.graph)) if location})
 
 
