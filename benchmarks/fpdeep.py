@@ -176,10 +176,15 @@ def linear_boards(net: str, gbit_per_s: float, words: int) -> float:
     return gbit_per_s * 1e9 / (2 * words * WORD_BITS) * gop(net) / printed()[net]["gops"]
 
 
+def need(net: str) -> float:
+    """Gbit/s of a cut in front of nearly all of the channels of that layer, one way, at the paper's GOPS."""
+    frames = BOARDS * printed()[net]["gops"] / gop(net)
+    return in_and_out(net)[1] * WORD_BITS * frames / 1e9
+
+
 def _links() -> dict[str, Value]:
-    frames = {net: BOARDS * printed()[net]["gops"] / gop(net) for net in NETS}
     found: dict[str, Value] = {
-        "widest need Gb/s": max(in_and_out(net)[1] * WORD_BITS * frames[net] / 1e9 for net in NETS if net != "AlexNet"),
+        "widest need Gb/s": max(map(need, NETS)),
         "widest need of the mapping Gb/s": max(widest(net, BOARDS) * fps(net, BOARDS) for net in NETS) / 1e9,
     }
     for net in NETS:
@@ -245,7 +250,7 @@ def _table_5() -> dict[str, Value]:
         for metric, ranked in ranks(chain("VGG-16"), DSP).items()
     }
     found["boards above which 1-D is better"] = crossover(chain("VGG-16"), DSP)
-    found["better of 4 boards"] = next(iter(topologies(chain("VGG-16"), DSP)))[3]
+    found["better of 4 boards"] = next(iter(topologies(chain("VGG-16"), DSP)))[5]
     return found
 
 
@@ -273,7 +278,7 @@ def _operations() -> Iterator[tuple[str, ...]]:
         ratio = row["hours"] / hours(net)
         yield (
             net, f"{gop(net):.2f}", f"{gop(net, True):.2f}" if net in GROUPED else "", f"{megahertz:.1f}",
-            f"{share:.1%}", f"{ratio:.3f}", f"{watts:.1f}",
+            f"{share:.1%}", f"{ratio:.3f}", f"{watts:.1f}", in_and_out(net)[0], f"{need(net):.1f}",
         )  # fmt: skip
 
 
@@ -333,7 +338,10 @@ def sections() -> Iterator[tuple[str, Sequence[str], list[Sequence[str]]]]:
     """(what a table is of, its heads, its rows)."""
     yield "", HEADS, [row.cells for row in rows()]
     heads: tuple[str, ...]
-    heads = ("network", "GOP an image", "in groups", "MHz at 80 %", "DSPs at 200 MHz", "hours over ours", "W a board")
+    heads = (
+        "network", "GOP an image", "in groups", "MHz at 80 %", "DSPs at 200 MHz", "hours over ours", "W a board",
+        "widest layer", "its need Gb/s",
+    )  # fmt: skip
     yield "What Table 6 implies", heads, list(_operations())
     heads = (
         "network", "boards", "channels", "frames/s", "GOPS a board", "idle", "idle, whole passes",
@@ -343,7 +351,7 @@ def sections() -> Iterator[tuple[str, Sequence[str], list[Sequence[str]]]]:
     heads = ("network", "DSP %", "weights and gradients, % of block memory", "balanced")
     yield "Each of 15 boards (Figure 14)", heads, list(_each_board())
     yield "VGG-16 on 8 boards, batch 128 (Table 5)", ("design", *METRICS), list(_designs())
-    heads = ("boards", "1-D", "2-D", "better", "2-D: links of that board")
+    heads = ("boards", "1-D", "cut at", "2-D", "link at", "better", "2-D: links of that board")
     title = "Widest link in M words a frame and port, CONV3 to CONV5 of VGG-16 (Figure 10)"
     yield title, heads, list(topologies(chain("VGG-16"), DSP))
 

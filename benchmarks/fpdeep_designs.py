@@ -132,71 +132,84 @@ def middle(chain: Chain) -> Chain:
     return Chain("CONV3 to CONV5", tuple(layer for layer in chain.layers[4:] if not layer.off_chip))
 
 
-def one_dimension(chain: Chain, dsp: int, boards: int) -> float:
-    """Words a frame and port of the widest link: every board has two neighbours and half of its ports for each."""
-    cuts = fastest(chain, boards, dsp).cuts
-    return max(max(cut.forward, cut.backward) for cut in cuts) / (PORTS // 2)
+@dataclass(frozen=True)
+class Widest:
+    """The widest link."""
+
+    # a frame, and port of the boards at its ends
+    words: float
+    # what passes it
+    layers: str
+    # links of the board that has most of them, of both
+    degree: int
 
 
-def flows(chain: Chain, dsp: int, boards: int) -> dict[tuple[int, int], Fraction]:
-    """(from, to) -> words a frame, where boards send to each other directly, as "the reduction operation of each DNN
-    layer is centralized": on the last board of a layer.
+def one_dimension(chain: Chain, dsp: int, boards: int) -> Widest:
+    """Where every board has two neighbours and half of its ports for each."""
+    cut = max(fastest(chain, boards, dsp).cuts, key=lambda cut: max(cut.forward, cut.backward))
+    return Widest(max(cut.forward, cut.backward) / (PORTS // 2), cut.layer, 2)
+
+
+# (from, to) -> layer that sends or sums -> words a frame
+Flows = dict[tuple[int, int], dict[str, Fraction]]
+
+
+def flows(chain: Chain, dsp: int, boards: int) -> Flows:
+    """Where boards send to each other directly, as "the reduction operation of each DNN layer is centralized": on the
+    last board of a layer.
 
     There partial sums of all outputs arrive, from there go their errors; to each board of the next layer the channels
     that it takes, from it their errors."""
     parts = fastest(chain, boards, dsp).parts
-    found: dict[tuple[int, int], Fraction] = {}
+    found: Flows = {}
 
-    def add(sender: int, receiver: int, words: int | Fraction) -> None:
-        if sender != receiver:
-            found[sender, receiver] = found.get((sender, receiver), Fraction(0)) + words
+    def both_ways(a: int, b: int, layer: str, words: Fraction) -> None:
+        for way in ((a, b), (b, a)) if a != b else ():
+            passed = found.setdefault(way, {})
+            passed[layer] = passed.get(layer, Fraction(0)) + words
 
     centre = {part.layer: part.board for part in parts}
     for part in parts:
         layer = chain.layers[part.layer]
-        if part.by_inputs:
-            add(part.board, centre[part.layer], layer.output_words)
-            add(centre[part.layer], part.board, layer.output_words)
-        else:
-            share = Fraction(part.channels, layer.outputs)
-            add(part.board, centre[part.layer], share * layer.output_words)
-            add(centre[part.layer], part.board, share * layer.output_words)
+        made = Fraction(1) if part.by_inputs else Fraction(part.channels, layer.outputs)
+        both_ways(part.board, centre[part.layer], layer.name, made * layer.output_words)
         if part.layer:
-            share = Fraction(part.channels, layer.inputs) if part.by_inputs else Fraction(1)
-            add(centre[part.layer - 1], part.board, share * layer.input_words)
-            add(part.board, centre[part.layer - 1], share * layer.input_words)
+            taken = Fraction(part.channels, layer.inputs) if part.by_inputs else Fraction(1)
+            before = part.layer - 1
+            both_ways(centre[before], part.board, chain.layers[before].name, taken * layer.input_words)
     return found
 
 
-def two_dimensions(chain: Chain, dsp: int, boards: int) -> tuple[float, int]:
-    """Words a frame and port of the widest link, and links of the board that has it; a board shares its ports out
-    among its links."""
+def two_dimensions(chain: Chain, dsp: int, boards: int) -> Widest:
+    """Where a board shares its ports out among its links."""
     between = flows(chain, dsp, boards)
     degrees = [len({b for a, b in between if a == board}) for board in range(boards)]
+    links = []
+    for (a, b), passed in between.items():
+        degree = max(degrees[a], degrees[b])
+        links.append(Widest(float(sum(passed.values()) / (PORTS // degree)), ", ".join(passed), degree))
+    return max(links, key=lambda link: link.words)
 
-    def ports(a: int, b: int) -> int:
-        return PORTS // max(degrees[a], degrees[b])
 
-    need, degree = max((words / ports(a, b), max(degrees[a], degrees[b])) for (a, b), words in between.items())
-    return float(need), degree
-
-
-def compared(chain: Chain, dsp: int) -> list[tuple[int, float, float, int]]:
-    """(boards, 1-D, 2-D, degree of the latter) of Figure 10."""
+def compared(chain: Chain, dsp: int) -> list[tuple[int, Widest, Widest]]:
+    """(boards, 1-D, 2-D) of Figure 10."""
     stages = middle(chain)
-    return [(n, one_dimension(stages, dsp, n), *two_dimensions(stages, dsp, n)) for n in FIGURE_10]
+    return [(n, one_dimension(stages, dsp, n), two_dimensions(stages, dsp, n)) for n in FIGURE_10]
 
 
 def topologies(chain: Chain, dsp: int) -> Iterator[Sequence[str]]:
     """The same as text, M words."""
-    for boards, row, square, degree in compared(chain, dsp):
-        better = "equal" if row == square else "1-D" if row < square else "2-D"
-        yield str(boards), f"{row / 1e6:.3f}", f"{square / 1e6:.3f}", better, str(degree)
+    for boards, row, square in compared(chain, dsp):
+        better = "equal" if row.words == square.words else "1-D" if row.words < square.words else "2-D"
+        yield (
+            str(boards), f"{row.words / 1e6:.3f}", row.layers, f"{square.words / 1e6:.3f}", square.layers, better,
+            str(square.degree),
+        )  # fmt: skip
 
 
 def crossover(chain: Chain, dsp: int) -> str:
     """From how many boards on 1-D is better at all sizes; or that there is no such size."""
-    better = [(boards, row < square) for boards, row, square, _ in compared(chain, dsp)]
+    better = [(boards, row.words < square.words) for boards, row, square in compared(chain, dsp)]
     for index, (boards, _) in enumerate(better):
         if all(first for _, first in better[index:]):
             return "all" if index == 0 else str(boards - 1)

@@ -15,10 +15,12 @@ from benchmarks.fpdeep_designs import (
     CLOCK_HZ,
     LINK_BITS_PER_S,
     PORTS,
+    Widest,
     compared,
     crossover,
     designs,
     flows,
+    one_dimension,
     two_dimensions,
 )
 from dagtrain.flow.mapping_step import chain_of
@@ -95,13 +97,17 @@ def test_flows_between_boards_that_are_counted_by_hand() -> None:
     chain = Chain("two", (layer("a", 6, 4), layer("b", 6, 4)))
     words = 6 * 16
     # partial sums of a to its last board and errors back; b's input to both of its boards; its partial sums
-    crossing = Fraction(2, 3) * words + words
-    assert flows(chain, 900, 3) == {(0, 1): words, (1, 0): words, (1, 2): crossing, (2, 1): crossing}
-    assert two_dimensions(chain, 900, 3) == (float(crossing / (PORTS // 2)), 2)
+    taken = Fraction(2, 3) * words
+    assert flows(chain, 900, 3) == {
+        (0, 1): {"a": words}, (1, 0): {"a": words}, (1, 2): {"b": words, "a": taken}, (2, 1): {"b": words, "a": taken},
+    }  # fmt: skip
+    assert two_dimensions(chain, 900, 3) == Widest(float((words + taken) / (PORTS // 2)), "b, a", 2)
+    # b's own cut carries the same on a row of boards: partial sums, and the channels that the last board takes
+    assert one_dimension(chain, 900, 3) == Widest(float((words + taken) / (PORTS // 2)), "b", 2)
 
 
 def test_from_where_on_one_dimension_is_better() -> None:
     chain = fpdeep.chain("VGG-16")
     rows = compared(chain, fpdeep.DSP)
-    last_not_better = max((boards for boards, row, square, _ in rows if row >= square), default=3)
+    last_not_better = max(boards for boards, row, square in rows if row.words >= square.words)
     assert crossover(chain, fpdeep.DSP) == str(last_not_better)
