@@ -43,6 +43,7 @@ from dagtrain.flow import (
     report_step,
     selftest_step,
     serve_step,
+    simulate_step,
     status_step,
     sweep_step,
     timing_step,
@@ -322,6 +323,7 @@ class Network:
     sweep = _step_on_file(sweep_step.SweepOptions, sweep_step.run, Done)
     emit = _step(emit_step.EmitOptions, emit_step.run, Emitted)
     cosim = _step(cosim_step.CosimOptions, cosim_step.run, Cosimulated)
+    simulate = _step(simulate_step.SimulateOptions, simulate_step.run, Done)
     debug = _step(debug_step.DebugOptions, debug_step.run, Done)
     probe = _step(probe_step.ProbeOptions, probe_step.run, Done)
     train = _step(train_step.TrainOptions, train_step.run, Trained)

@@ -644,6 +644,25 @@ def _cosim(
     )  # fmt: skip
 
 
+def _simulate(
+    level: Annotated[
+        str, typer.Option(help="exact: the control of the emitted Verilog, cycle for cycle as cosim.")
+    ] = "exact",
+    batches: Batches = 4,
+    frames: Annotated[int | None, typer.Option(help="At least so many frames, in whole batches, instead.")] = None,
+    stall: Stall = 0.25,
+    latency: Latency = 200,
+    seed: Seed = 1,
+) -> Jobs:
+    """How fast the emitted cluster trains, simulated without the values that it computes: frames/s, idle multipliers,
+    bits on cables, what fills and drains around batches."""
+    return (
+        lambda net: net.simulate(
+            level=level, batches=batches, frames=frames, stall=stall, latency_cycles=latency, seed=seed
+        ),
+    )
+
+
 def _debug(
     batches: Annotated[int, typer.Option(help="Batches to train in co-simulation.")] = 2,
     stall: Stall = 0.25,
@@ -899,6 +918,7 @@ COMMANDS: dict[str, tuple[Callable[..., Jobs], ...]] = {
     "place": (_place,),
     "emit": (_emit,),
     "cosim": (_cosim,),
+    "simulate": (_simulate,),
     "debug": (_debug,),
     "train": (_train,),
     "serve": (_serve,),

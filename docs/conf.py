@@ -50,6 +50,7 @@ importing
 data
 placing
 cosimulation
+simulating
 testbenches
 adding-a-layer
 ```
@@ -96,6 +97,7 @@ API = {
     "dagtrain.flow.emit_step": ["EmitOptions"],
     "dagtrain.flow.cosim_step": ["CosimOptions"],
     "dagtrain.flow.cosim_network": ["NetworkOptions"],
+    "dagtrain.flow.simulate_step": ["SimulateOptions"],
     "dagtrain.flow.debug_step": ["DebugOptions"],
     "dagtrain.flow.probe_step": ["ProbeOptions"],
     "dagtrain.flow.train_step": ["TrainOptions"],

@@ -44,6 +44,7 @@ def documents(case: Case) -> dict[str, Any]:
         "place": ("--walls", "--explain", "--sweep", "--gap", 0.6),
         "emit": (),
         "cosim": ("--batches", 1, "--no-efficiency"),
+        "simulate": ("--batches", 2),
         "debug": ("--batches", 1, "--data", data),
         "probe": ("c_node.y", "--data", data),
         "train": ("--epochs", 1),

@@ -56,11 +56,15 @@ def design_bench(
     traced: Sequence[Traced] = (),
     probed: Probes | None = None,
     share: Share | None = None,
+    values: bool = True,
+    beside: str = "",
 ) -> Bench:
     """The bench of a whole cluster, which will run in ``folder``; it writes the beats of streams that are ``traced``,
     and counts what is ``probed``.
 
     ``share``: the bench has these of the devices, and other programs the rest.
+    ``values`` False: it writes none, neither metrics nor weights nor state.
+    ``beside``: further items of its outermost module.
     Raises `DeliveryError` where the manifests don't fit together."""
     assembly = Assembly(CLUSTER, "All FPGAs with their host and network")
     played: dict[str, str] = {}
@@ -68,6 +72,8 @@ def design_bench(
     here = list(devices) if share is None else [devices[place] for place in share.here]
     lanes = lane_ports(devices, share)
     dumps = add_cluster(assembly, devices, library, options, folder, share)
+    if not values:
+        dumps = []
     players = [host.node for device in devices for host in device.manifest.host_ports if host.direction is Direction.IN]
     for device in here:
         clk = clock_of(device)
@@ -89,8 +95,9 @@ def design_bench(
     weights = weight_logs(here)
     watching = watch(here, options.reads) if options.hold_cycles else Watch()
     text = outermost_text(
-        here, recorded, weights, dumps, options, watching, pins, traced, probed, shared=share is not None
-    )
+        here, recorded, weights, dumps, options, watching, pins, traced, probed,
+        shared=share is not None, values=values, beside=beside,
+    )  # fmt: skip
     texts = {CLUSTER: assembly.module().to_verilog(), BENCH: text}
     modules = bench_modules(assembly, here)
     bench = Bench(

@@ -299,7 +299,7 @@ def named(error: BrokenError, bench: Bench, graph: Graph) -> BrokenError:
 def describe(watched: Watched, error: BrokenError, graph: Graph) -> str:
     """What a watcher saw: device, part, frame and batch."""
     where = f"beat {error.beat + 1}"
-    if watched.net in (counted := _counted(graph)):
+    if watched.net in (counted := counted_nets(graph)):
         beats, tensors = counted[watched.net]
         tensor, beat = divmod(error.beat, beats)
         batch, frame = divmod(tensor, tensors)
@@ -308,7 +308,7 @@ def describe(watched: Watched, error: BrokenError, graph: Graph) -> str:
     return f"{watched.device}: {watched.part}, {where}: {error}"
 
 
-def _counted(graph: Graph) -> dict[str, tuple[int, int]]:
+def counted_nets(graph: Graph) -> dict[str, tuple[int, int]]:
     """Net of a stream inside an FPGA -> beats of a tensor, tensors of a batch."""
     batch, found = graph.recipe.batch, {}
     for edge, _, source, consumer, sink in graph.edges:

@@ -57,6 +57,8 @@ class ClusterRun:
     host_dropped: Mapping[str, int] = field(default_factory=dict)
     # how often the host brought the cluster back
     resets: int = 0
+    # in which each record had come
+    frame_cycles: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -165,7 +167,9 @@ def compare(
     intervals = _interval(log, frames), batch_cycles(log.frame_cycles, frames // golden.graph.recipe.batch)
     traffic = traffic_line(bench.watched, log.seen)
     shown = tuple(mismatches[:SHOWN_MISMATCHES])
-    return ClusterRun(log.cycles, *intervals, compared, shown, tuple(losses), traffic, counted)
+    return ClusterRun(
+        log.cycles, *intervals, compared, shown, tuple(losses), traffic, counted, frame_cycles=log.frame_cycles
+    )
 
 
 def _image_differences(

@@ -48,13 +48,17 @@ def outermost_text(
     traced: Sequence[Traced] = (),
     probed: Probes | None = None,
     shared: bool = False,
+    values: bool = True,
+    beside: str = "",
 ) -> str:
     """The Verilog of the module, with all FPGAs below it as the instance `dut`.
 
     ``host``: ports of the FPGAs that become its own, beside `PORTS`.
     ``shared``: others have the rest of the cluster, and end the run through `windows.PORTS`.
     ``traced``: streams whose beats are written, every one.
-    ``probed``: what is counted beside."""
+    ``probed``: what is counted beside.
+    ``values``: weights are written, and metrics; else only that they pass.
+    ``beside``: further items of the module."""
     gated = "_open" if watching.watched else ""
     batches = options.frames // options.batch
     metrics = {f"metrics_{verilog_name(node)}": one for node, one in recorded.items()}
@@ -64,7 +68,8 @@ def outermost_text(
     watchers = len(watching.watched)
     own = [clock_of(device) for device in devices if clock_of(device) != "clk"]
     passed = ["clk", "rst", *own, *(port.name for port in host)]
-    counted = counting_text(probed) if probed else ""
+    counted = (counting_text(probed) if probed else "") + beside
+    updates_told = updates if values else {}
     others = windows.PORTS if shared else ()
     # a part of a cluster may have nothing to count
     counters = [*wanted, *(["32'd0"] if shared else ["settled"])]
@@ -76,8 +81,8 @@ module {BENCH} (
 integer streams;
 wire lost_word;
 {_lines(f"reg [31:0] {counter} = 0;" for counter in wanted)}
-{_lines(f"integer file_{counter};" for counter in updates)}
-{_lines(f'initial file_{counter} = $fopen("{log.file_name}", "w");' for counter, log in updates.items())}
+{_lines(f"integer file_{counter};" for counter in updates_told)}
+{_lines(f'initial file_{counter} = $fopen("{log.file_name}", "w");' for counter, log in updates_told.items())}
 assign finished = done, stuck = stopped, progress = {" + ".join(metrics) or "0"};
 assign settling = {" && ".join(f"{counter} == {beats}" for counter, beats in wanted.items()) or "1'b1"};
 assign activity = {" + ".join(counters)};
@@ -87,8 +92,8 @@ assign activity = {" + ".join(counters)};
     .network_error(lost_word), .memory_error(memory_error)
 );
 {trace_text(traced) if traced else ""}{counted}{_ports_text(devices)}assign network_error = lost_word || |broken;
-{_lines(f"always @(posedge {clk}) begin{_counting(metrics, updates, clk, gated)}end" for clk in own)}
-always @(posedge clk) begin{_counting(metrics, updates, "clk", gated)}
+{_lines(f"always @(posedge {clk}) begin{_counting(metrics, updates, clk, gated, values)}end" for clk in own)}
+always @(posedge clk) begin{_counting(metrics, updates, "clk", gated, values)}
     if (halt && !stopped) begin
         streams = $fopen("{STREAMS_FILE}", "w");
 {_lines(_reporting(device) for device in devices)}
@@ -97,8 +102,8 @@ always @(posedge clk) begin{_counting(metrics, updates, "clk", gated)}
     end
     if (settling && over) begin
 {_lines(f"        {dump.statement}" for dump in dumps)}
-{_lines(f'        $writememh("{one.file_name}", {one.path});' for one in recorded.values() if one.path)}
-{_lines(f"        $fclose(file_{counter});" for counter in updates)}
+{_lines(f'        $writememh("{one.file_name}", {one.path});' for one in recorded.values() if one.path and values)}
+{_lines(f"        $fclose(file_{counter});" for counter in updates_told)}
 {"        $fflush(told);" if watchers else ""}
 {"        $fflush(timeline);" if probed else ""}
         done <= 1;
@@ -164,23 +169,23 @@ def _taken(net: str, gated: str = "") -> str:
     return f"({net}_valid{gated} && {net}_ready{gated})"
 
 
-def _counting(metrics: Mapping[str, Recording], updates: Mapping[str, WeightLog], clk: str, gated: str) -> str:
+def _counting(
+    metrics: Mapping[str, Recording], updates: Mapping[str, WeightLog], clk: str, gated: str, values: bool
+) -> str:
     """Statements that count what passes at a clock."""
     beats = [
         f"    if ({_taken(one.net)} && !rst) {counter} <= {counter} + 1;"
         for counter, one in metrics.items()
         if one.clk == clk
     ]
-    logged = [_logging(counter, log, gated) for counter, log in updates.items() if log.clk == clk]
+    logged = [_logging(counter, log, gated, values) for counter, log in updates.items() if log.clk == clk]
     return _lines(["", *beats, *logged, ""])
 
 
-def _logging(counter: str, log: WeightLog, gated: str) -> str:
-    """New weights are written and counted."""
-    return (
-        f"    if ({_taken(log.net, gated)} && !rst) begin\n        {counter} <= {counter} + 1;\n"
-        f'        $fdisplay(file_{counter}, "%h", {log.net}_payload);\n    end'
-    )
+def _logging(counter: str, log: WeightLog, gated: str, values: bool) -> str:
+    """New weights are counted and, with their values, written."""
+    written = f'        $fdisplay(file_{counter}, "%h", {log.net}_payload);\n' if values else ""
+    return f"    if ({_taken(log.net, gated)} && !rst) begin\n        {counter} <= {counter} + 1;\n{written}    end"
 
 
 def _reporting(device: DeliveredDevice) -> str:

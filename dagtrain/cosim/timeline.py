@@ -145,10 +145,10 @@ def probes(devices: Sequence[DeliveredDevice], graph: Graph, cycles: int, gated:
     parts = _queues, _in_dram
     levels = [one for device in devices for each in parts for one in each(device, gated)]
     levels += [one for device in devices for one in _receivers(device)]
-    return Probes(tuple(_engines(devices, graph, gated)), tuple(levels), cycles)
+    return Probes(tuple(engines(devices, graph, gated)), tuple(levels), cycles)
 
 
-def _engines(devices: Sequence[DeliveredDevice], graph: Graph, gated: str) -> Iterable[Engine]:
+def engines(devices: Sequence[DeliveredDevice], graph: Graph, gated: str) -> Iterable[Engine]:
     manifests = {device.manifest.device: device.manifest for device in devices}
     for circuit in circuits(devices, graph):
         # a node that borrows another's memory is the second walk of its circuit

@@ -191,6 +191,84 @@ class CosimRecord(Versioned):
     network: NotRequired[NetworkRecord]
 
 
+class NodeWorkRecord(TypedDict):
+    """A node of ``simulate.json``; see `dagtrain.simulate.result.NodeWork`."""
+
+    node: str
+    device: str
+    # its tensors come once a batch, not once a frame
+    per_batch: bool
+    # of each tensor, the first and the last cycle of work
+    spans: list[Annotated[list[Count], Field(min_length=2, max_length=2)]]
+    multipliers: Count
+    busy_multiplier_cycles: Count
+    # share of multiplier cycles; None without multipliers
+    idle: float | None
+
+
+class CableWorkRecord(TypedDict):
+    """What went from one device to another."""
+
+    source: str
+    target: str
+    bits: Count
+    bits_per_cycle: float
+    # mean
+    bits_per_second: float
+
+
+class BatchWorkRecord(TypedDict):
+    """A batch; all in cycles."""
+
+    first_cycle: Count
+    first_result: Count
+    last_result: Count
+    # None where nothing is trained
+    last_weights: Count | None
+    fill_cycles: Count
+    drain_cycles: int
+
+
+class BindingRecord(TypedDict):
+    """What was at work in the greatest share of the cycles."""
+
+    # engine or cable
+    kind: str
+    name: str
+    share: float
+
+
+class IdleRecord(TypedDict):
+    """Multipliers of a board."""
+
+    device: str
+    multipliers: Positive
+    # of multiplier cycles
+    share: float
+
+
+class SimulationRecord(Versioned):
+    """``simulate.json``; see `dagtrain.simulate.result.Simulation`."""
+
+    # exact or fast
+    level: str
+    clock_mhz: float
+    # frames a batch
+    batch: Positive
+    cycles: Count
+    frame_cycles: list[Count]
+    # None of a single batch, or of batches of one frame
+    batch_interval: float | None
+    frame_interval: float | None
+    frames_per_second: float | None
+    frames_per_second_inside: float | None
+    binds: BindingRecord
+    idle_by_device: list[IdleRecord]
+    nodes: list[NodeWorkRecord]
+    cables: list[CableWorkRecord]
+    batches: list[BatchWorkRecord]
+
+
 class WrongRecord(TypedDict):
     """A wrong number of ``debug.json``; see `dagtrain.cosim.trace.Wrong`."""
 

@@ -40,6 +40,7 @@ COMMANDS = {
     "place": "dagtrain place --devices CLUSTER.toml",
     "emit": "dagtrain emit",
     "cosim": "dagtrain cosim",
+    "simulate": "dagtrain simulate",
     "debug": "dagtrain debug",
     "timing": "dagtrain timing",
     "train": "dagtrain train",
@@ -51,7 +52,7 @@ BY_PROGRAM = "a program that uses dagtrain.api"
 # of a stamp, what doesn't tell which result it is
 NOT_TOLD = frozenset({"fingerprint", "command"})
 # step -> folder of working files for which its stamp does not vouch
-SCRATCH = {"cosim": "bench", "debug": "bench"}
+SCRATCH = {"cosim": "bench", "simulate": "bench", "debug": "bench"}
 # what Quartus leaves in emit/<device>/, which nothing here reads: folders, and the layout of its windows
 QUARTUS_FOLDERS = frozenset({"db", "dni", "incremental_db", "output_files", "qdb", "tmp-clearbox"})
 QUARTUS_SUFFIX = ".qws"

@@ -278,7 +278,14 @@ def _up_to(bits: int) -> int:
 
 def demand(nodes: Iterable[Node]) -> None:
     """Mark all bits of ``nodes``, and all that they depend on."""
-    waiting = dict.fromkeys(nodes, EVERY_BIT)
+    demand_bits(dict.fromkeys(nodes, EVERY_BIT))
+
+
+def demand_bits(wanted: Mapping[Node, int], askers: dict[Node, Node] | None = None) -> None:
+    """Mark these bits of nodes, and all that they depend on.
+
+    ``askers`` gets, of every other node that is marked, the one for which it was marked first."""
+    waiting = dict(wanted)
     while waiting:
         # in rounds: what many users want of one node comes together before it is passed on
         asked, waiting = waiting, {}
@@ -286,8 +293,10 @@ def demand(nodes: Iterable[Node]) -> None:
             new = bits & ~node.live
             if new:
                 node.live |= new
-                for source, wanted in node.needs(new):
-                    waiting[source] = waiting.get(source, 0) | wanted
+                for source, bits_of_it in node.needs(new):
+                    waiting[source] = waiting.get(source, 0) | bits_of_it
+                    if askers is not None and source not in wanted:
+                        askers.setdefault(source, node)
 
 
 def settle_zeros(stores: Iterable[Node]) -> None:

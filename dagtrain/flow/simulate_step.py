@@ -1,0 +1,112 @@
+"""`dagtrain simulate`: how fast the cluster of the plan trains, without the values that it computes.
+
+The exact level simulates the control of the files that `dagtrain emit` left, cycle for cycle as `dagtrain cosim` would.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dagtrain.emission.links import NetworkModel
+from dagtrain.emission.memory import MemoryModel
+from dagtrain.files import write_text
+from dagtrain.flow.cosim_step import load_emitted, run_problems
+from dagtrain.flow.emit_step import COMMAND, library, load_emitted_graph
+from dagtrain.flow.placed import load_plan
+from dagtrain.flow.records import SimulationRecord
+from dagtrain.flow.result import StepResult
+from dagtrain.flow.tools import SIMULATORS, require_tools
+from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
+from dagtrain.planning.choices import folded_graph
+from dagtrain.progress import Progress
+from dagtrain.simulate.exact import ExactOptions, simulate_exactly
+from dagtrain.simulate.result import Level, Simulation
+from hdl.errors import DagtrainError
+
+RESULT = "simulate.json"
+# boards that the summary names
+SHOWN_BOARDS = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulateOptions:
+    """What the user said."""
+
+    level: str = Level.EXACT.value
+    batches: int = 4
+    # at least so many, in whole batches, instead
+    frames: int | None = None
+    # share of cycles in which hosts and network stall
+    stall: float = 0.25
+    latency_cycles: int = 200
+    seed: int = 1
+
+
+def run(workspace: Workspace, options: SimulateOptions, progress: Progress) -> StepResult:
+    """Simulate unless nothing changed."""
+    problems = run_problems(options.batches, options.stall, options.latency_cycles)
+    if options.level not in {*Level}:
+        problems.append(f"--level must be one of {', '.join(Level)}, not {options.level}")
+    if options.frames is not None and options.frames < 1:
+        problems.append(f"--frames must be at least 1, not {options.frames}")
+    if problems:
+        raise DagtrainError.listing("simulate", problems)
+    workspace.require("emit", COMMAND)
+    depends = {"emit": workspace.fingerprint("emit"), **asdict(options)}
+    done = workspace.run("simulate", depends, lambda folder: _work(folder, workspace, options, progress))
+    folder = workspace.folder("simulate")
+    meta = read_json(folder / RESULT, "dagtrain simulate", SimulationRecord)
+    return StepResult("simulate", folder, done, _lines(meta), meta)
+
+
+def _work(folder: Path, workspace: Workspace, options: SimulateOptions, progress: Progress) -> None:
+    simulation = _simulated(folder, workspace, options, progress)
+    write_text(
+        folder / RESULT, json.dumps({"schema_version": SCHEMA_VERSION, **simulation.to_record()}, indent=1) + "\n"
+    )
+
+
+def _simulated(folder: Path, workspace: Workspace, options: SimulateOptions, progress: Progress) -> Simulation:
+    if options.level == Level.FAST:
+        raise DagtrainError("simulate --level fast is not there yet", "use --level exact")
+    require_tools(*SIMULATORS["verilator"])
+    delivered = load_emitted(workspace)
+    graph = folded_graph(load_emitted_graph(workspace), load_plan(workspace))
+    stall_256 = round(options.stall * 256)
+    exact = ExactOptions(
+        batches=batches_of(options, graph.recipe.batch),
+        network=NetworkModel(latency_cycles=options.latency_cycles, stall_256=stall_256, seed=options.seed),
+        memory=MemoryModel(stall_256=stall_256, seed=options.seed),
+        host_stall_256=stall_256,
+        seed=options.seed,
+    )
+    return simulate_exactly(delivered, graph, library(), folder / "bench", exact, progress).simulation
+
+
+def batches_of(options: SimulateOptions, batch: int) -> int:
+    """Whole batches that are simulated."""
+    return options.batches if options.frames is None else -(-options.frames // batch)
+
+
+def _lines(meta: Mapping[str, Any]) -> tuple[str, ...]:
+    """What a person wants to know."""
+    frames, inside = meta["frames_per_second"], meta["frames_per_second_inside"]
+    rates = [
+        f"{frames:,.0f} frames/s in training" if frames else "one batch tells no interval between batches",
+        *([f"{inside:,.0f} frames/s inside a batch"] if inside else []),
+    ]
+    last, binds = meta["batches"][-1], meta["binds"]
+    idle = sorted(meta["idle_by_device"], key=lambda one: -one["share"])
+    shown = [f"{one['device']} {one['share']:.1%}" for one in idle[:SHOWN_BOARDS]]
+    return (
+        f"{len(meta['frame_cycles'])} frames in {len(meta['batches'])} batches, {meta['cycles']:,} cycles of "
+        f"{meta['clock_mhz']:g} MHz, {meta['level']}; {'; '.join(rates)}",
+        f"the last batch: {last['fill_cycles']:,} cycles to its first result, {last['drain_cycles']:,} from its last "
+        "to the last of the new weights",
+        f"most at work: {binds['kind']} {binds['name']}, in {binds['share']:.1%} of all cycles",
+        *([f"multipliers idle: {', '.join(shown)}{', …' if len(idle) > SHOWN_BOARDS else ''}"] if idle else []),
+    )

@@ -1,0 +1,184 @@
+"""The exact level: the control of delivered Verilog in Verilator, with the bench, network, hosts and memories of the
+co-simulation, and their random stalls.
+
+What it counts is, cycle for cycle, what `dagtrain cosim` would count with the same options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dagtrain.cosim.bench import design_bench, weight_logs
+from dagtrain.cosim.cluster import bench_clocks, bench_options, framed_devices, located
+from dagtrain.cosim.compare import batch_ends
+from dagtrain.cosim.parts import Bench
+from dagtrain.cosim.simulator import RunLog, Simulator, StuckError, build, execute
+from dagtrain.emission.delivered import Delivered
+from dagtrain.emission.links import NetworkModel
+from dagtrain.emission.manifest import DeliveryError
+from dagtrain.emission.memory import MemoryModel
+from dagtrain.emission.modules import ModuleLibrary
+from dagtrain.files import write_text
+from dagtrain.graph.ir import Graph
+from dagtrain.progress import Progress
+from dagtrain.simulate.control import Control, control_of
+from dagtrain.simulate.probes import Heard, Told, read_told, told_of
+from dagtrain.simulate.result import BatchWork, CableWork, Level, Simulation, binding
+from hdl.errors import DagtrainError
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExactOptions:
+    """How long, and in what surroundings."""
+
+    batches: int
+    network: NetworkModel
+    memory: MemoryModel
+    # of 256 cycles, those in which hosts stall
+    host_stall_256: int = 0
+    seed: int = 1
+
+
+@dataclass(frozen=True)
+class ExactRun:
+    """A run."""
+
+    simulation: Simulation
+    log: RunLog
+    control: Control
+
+
+def simulate_exactly(
+    delivered: Delivered,
+    graph: Graph,
+    library: ModuleLibrary,
+    folder: Path,
+    options: ExactOptions,
+    progress: Progress,
+    optimise: bool = True,
+) -> ExactRun:
+    """Train for some batches, without values, and tell when what happened; ``folder`` gets all that is written.
+
+    ``graph`` is placed and folded, and was emitted.
+    ``optimise`` False builds fast and runs slowly.
+    Raises `DataDependentError` for control that reads data, `DagtrainError` for what cannot be simulated without."""
+    problems = unsupported(delivered)
+    if problems:
+        raise DagtrainError.listing("simulate --level exact", problems)
+    surroundings = bench_options(
+        delivered, graph, options.batches, options.network, options.memory, options.seed,
+        host_stall_256=options.host_stall_256,
+    )  # fmt: skip
+    told = told_of(delivered.devices, graph, weight_logs(delivered.devices))
+    bench = design_bench(delivered.devices, library, surroundings, folder, values=False, beside=told.text)
+    progress.begin("slice", 1)
+    control = control_of(delivered.devices, bench, _texts(delivered, bench, library))
+    progress.end()
+    progress.begin("build for verilator", 1)
+    sources = []
+    for name, text in control.texts.items():
+        write_text(folder / "rtl" / f"{name}.v", text)
+        sources.append((folder / "rtl" / f"{name}.v").resolve())
+    clocks = bench_clocks(delivered, options.seed)
+    program = build(folder / "sim", sources, Simulator.VERILATOR, optimise, clocks, macs=bench.macs).resolve()
+    progress.end()
+    frames, records = surroundings.frames, sum(recording.beats for recording in bench.recorded.values())
+    progress.begin("simulation", frames)
+    seen = 0
+
+    def on_frame(count: int) -> None:
+        nonlocal seen
+        done = count * frames // records
+        progress.advance(done - seen)
+        seen = done
+
+    try:
+        log = execute(program, folder, on_frame)
+    except StuckError as error:
+        raise located(error, delivered, surroundings, seen) from None
+    progress.end()
+    heard = read_told(folder, told, graph)
+    return ExactRun(_simulation(delivered, graph, options, told, heard, log), log, control)
+
+
+def unsupported(delivered: Delivered) -> list[str]:
+    """What of a cluster cannot be simulated without values, and why."""
+    found = [
+        f"{name}: what goes over Ethernet is checked by sums over all its bits, which are not there"
+        for name in framed_devices(delivered)
+    ]
+    return found + [
+        f"{device.manifest.device}: its state is loaded by a stream, which tells words of state from others"
+        for device in delivered.devices
+        if device.manifest.state and not device.manifest.ethernet
+    ]
+
+
+def _texts(delivered: Delivered, bench: Bench, library: ModuleLibrary) -> dict[str, str]:
+    """Module -> Verilog.  Raises `DeliveryError` where a delivered one has the name of one of the bench."""
+    texts = dict(bench.texts) | {m.name: m.verilog.text for m in library if m.name in bench.modules}
+    modules = delivered.modules()
+    both = sorted(str(modules[name]) for name in texts.keys() & modules.keys())
+    if both:
+        raise DeliveryError(f"{', '.join(both)}: the simulation has modules of these names", "rename the devices")
+    return {name: path.read_text() for name, path in modules.items()} | texts
+
+
+def _simulation(
+    delivered: Delivered, graph: Graph, options: ExactOptions, told: Told, heard: Heard, log: RunLog
+) -> Simulation:
+    cables = _cables(delivered, options.network, told, heard.words)
+    stamps, batch = log.frame_cycles, graph.recipe.batch
+    ends = batch_ends(stamps, options.batches)
+    return Simulation(
+        level=Level.EXACT,
+        clock_mhz=delivered.network_mhz,
+        batch=batch,
+        cycles=ends[-1],
+        frame_cycles=_of_frames(stamps, options.batches * batch),
+        nodes=heard.nodes,
+        cables=cables,
+        batches=_batches(heard, told, _of_frames(stamps, options.batches * batch), batch),
+        binds=binding(heard.nodes, cables, ends[-1]),
+    )
+
+
+def _of_frames(stamps: Sequence[int], frames: int) -> tuple[int, ...]:
+    """The cycle of the last record of each frame, of those of all records."""
+    records = len(stamps) // frames
+    return tuple(stamps[records - 1 :: records])
+
+
+def _cables(delivered: Delivered, network: NetworkModel, told: Told, words: Sequence[int]) -> tuple[CableWork, ...]:
+    records = [device.manifest.network for device in delivered.devices if device.manifest.network]
+    bits = records[0].format.payload_bits if records else 0
+    return tuple(
+        CableWork(
+            source=lane.source,
+            target=lane.target,
+            bits=count * bits,
+            bits_per_cycle=bits * network.words / network.cycles,
+        )
+        for lane, count in zip(told.lanes, words, strict=True)
+        if count
+    )
+
+
+def _batches(heard: Heard, told: Told, results: Sequence[int], batch: int) -> tuple[BatchWork, ...]:
+    """Of all batches; versions of weights that were loaded count for none."""
+    found = []
+    for number in range(len(results) // batch):
+        first = number * batch
+        begun = [node.spans[first].first for node in heard.nodes if not node.per_batch and len(node.spans) > first]
+        sent = [versions[log.loaded + number] for log, versions in zip(told.weights, heard.versions, strict=True)]
+        found.append(
+            BatchWork(
+                first_cycle=min(begun),
+                first_result=results[first],
+                last_result=results[first + batch - 1],
+                last_weights=max(sent, default=None),
+            )
+        )
+    return tuple(found)
