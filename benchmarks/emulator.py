@@ -14,6 +14,7 @@ import argparse
 import cProfile
 import itertools
 import pstats
+import shutil
 import statistics
 import subprocess
 import sys
@@ -139,6 +140,8 @@ def steps(emulator: Emulator, data: Dataset, count: int, cpu: bool = False) -> f
 
 def torch_step(python: str, name: str, batch: int, count: int, cpu: bool) -> float | None:
     """Median seconds of a PyTorch step, ``cpu``: of the CPU, one thread; None where there is no PyTorch."""
+    if shutil.which(python) is None:
+        raise SystemExit(f"--torch-python {python}: no such interpreter")
     probe = subprocess.run([python, "-c", "import torch"], capture_output=True, check=False)
     if probe.returncode:
         return None
