@@ -51,7 +51,7 @@ def main() -> None:
     print(f"{'family':14} {'kind':11} {'after 16 batches: median':>24} {'90 %':>5} {'most':>5}   after 1: the same")
     for family in options.families:
         first, sixteen, whole, kinds = peaks(family, options.epochs, options.seed, options.unsettled)
-        for kind in Kind:
+        for kind in (kind for kind in Kind if not kind.of_store):
             edges = [edge for edge, of in kinds.items() if of is kind and first[edge] > 0]
             after, more = (np.log2([whole[edge] / seen[edge] for edge in edges] or [1.0]) for seen in (sixteen, first))
             print(f"{family:14} {kind.value:11} {summary(after):>36}   {summary(more)}", flush=True)

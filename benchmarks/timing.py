@@ -51,6 +51,8 @@ from hdl.layers.pool.average_pool import AveragePool, AveragePoolError
 from hdl.layers.pool.global_average_pool import GlobalAveragePoolError
 from hdl.layers.pool.max_pool import MaxPool, MaxPoolError
 from hdl.layers.storage import Home
+from hdl.layers.store.ring_store import RingStore
+from hdl.layers.store.weight_store import WeightStore
 from hdl.layers.wiring.channel_shuffle import ChannelShuffle
 from hdl.layers.wiring.channel_slice import ChannelPad, ChannelSlice
 from hdl.layers.wiring.gradient_sum import GradientSum
@@ -225,6 +227,10 @@ LAYERS: Mapping[str, Layer] = {
     "convolution of ragged tiles": Conv(**_RAGGED),  # type: ignore[arg-type]
     "error of ragged tiles": ConvError(**_RAGGED),  # type: ignore[arg-type]
     "gradient of ragged tiles": ConvGradient(**_RAGGED),  # type: ignore[arg-type]
+    "store of weights, 9 216 beats": WeightStore(
+        shape=(64, 32, 3, 3), tile=Tile(2, 2), w_lanes=4, recipe=Recipe(batch=256, staleness=48)
+    ),
+    "store of sums, 2 304 beats": RingStore(shape=(64, 32, 3, 3), tile=Tile(4, 4), w_lanes=16, fixed=Fixed(40, 20)),
     "convolution of short rows": Conv(**_SHORT, small_buffers=True),  # type: ignore[arg-type]
     "error of short rows": ConvError(**_SHORT, small_buffers=True),  # type: ignore[arg-type]
     "gradient of short rows": ConvGradient(**_SHORT, small_buffers=True),  # type: ignore[arg-type]

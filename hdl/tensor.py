@@ -21,6 +21,11 @@ class Kind(Enum):
     STASH = "stash"
     WEIGHT = "weight"
     GRADIENT = "gradient"
+    # between a layer and a store of block memory elsewhere (`hdl.layers.store`): the weights of a frame, once a frame;
+    # sums of a batch under way, out and back once a frame; what an update remembers, out and back once a batch
+    REPLAY = "replay"
+    SUMS = "sums"
+    STATE = "state"
 
     @property
     def hops_must_match(self) -> bool:
@@ -30,7 +35,17 @@ class Kind(Enum):
     @property
     def per_batch(self) -> bool:
         """Whether the edge carries one tensor a batch; the others carry one a frame."""
-        return self in (Kind.WEIGHT, Kind.GRADIENT)
+        return self in (Kind.WEIGHT, Kind.GRADIENT, Kind.STATE)
+
+    @property
+    def of_store(self) -> bool:
+        """Whether a store elsewhere is at one end: an edge without meaning of its own, whose two ends are one layer."""
+        return self in (Kind.REPLAY, Kind.SUMS, Kind.STATE)
+
+    @property
+    def of_parameter(self) -> bool:
+        """Whether the tensor has the shape of a parameter, and passes in the order of its tile."""
+        return self.per_batch or self.of_store
 
 
 @dataclass(frozen=True)

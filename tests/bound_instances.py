@@ -36,6 +36,7 @@ from placement.problem.instance import (
     instance_to_json,
 )
 
+LINK_KINDS = tuple(kind for kind in Kind if not kind.of_store)
 STORE = Path(__file__).with_name("bound_optima.json")
 CLOCK = 1000
 # instances kept at least, and of every kind of constraint those in which it binds
@@ -199,7 +200,7 @@ def _links(rng: np.random.Generator, count: int, tight: str) -> tuple[Link, ...]
         shortcut = tight == "hops" and j == i + 2
         if j != i + 1 and not shortcut and rng.random() > 0.2:
             continue
-        kinds = (Kind.ACTIVATION, Kind.ERROR) if tight == "hops" or rng.random() < 0.6 else tuple(Kind)
+        kinds = (Kind.ACTIVATION, Kind.ERROR) if tight == "hops" or rng.random() < 0.6 else LINK_KINDS
         ends = {"sender_m20k": 2, "sender_alm": 60, "receiver_m20k": 4, "receiver_alm": 90}
         ported = tight == "ports" or (tight not in LOOSE and rng.random() < 0.3)
         most = 4000 if tight not in LOOSE else 200

@@ -109,7 +109,7 @@ def deals(layer: Layer) -> bool:
 
 def reads_frames(layer: Layer) -> bool:
     """Whether weights at the layer's sinks serve frames, so that version 0 is an image."""
-    return any(not port.tensor.kind.per_batch for port in layer.sinks)
+    return any(not port.tensor.kind.per_batch for port in (*layer.sinks, *layer.sources))
 
 
 def make_case(layer: Layer, batches: int = BATCHES, seed: int = 1) -> Case:

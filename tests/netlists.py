@@ -39,8 +39,8 @@ COMMAND = "python -m tests.netlists"
 # kinds of layers drawn with this seed, and those that are looked at whatever it is; of each an example, each drawn by
 # itself: a kind more leaves the others' as they are
 SEED, KINDS, ALWAYS = 1, 15, (
-    "HardSigmoid", "Sigmoid", "ChannelAffine", "Collect", "Deal", "GradientSum", "RowDeal", "RowGather",
-    "SaturationCounter",
+    "HardSigmoid", "Sigmoid", "ChannelAffine", "Collect", "Deal", "GradientSum", "RingStore", "RowDeal", "RowGather",
+    "SaturationCounter", "WeightStore",
 )  # fmt: skip
 
 # circuits that are no layers, of the self-test: a wide one of each kind that holds sums, comparisons and choices

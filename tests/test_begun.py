@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dagtrain.emission.device import first_images
 from dagtrain.flow.placed import load_folded_graph, load_placed_graph
 from dagtrain.flow.trained import begun_from, weights_digest
 from dagtrain.graph.builder import GraphBuilder
 from dagtrain.graph.executor import Executor
 from dagtrain.graph.storage import StorageError
+from dagtrain.graph.stores import first_images
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.calibrate import calibrate
 from dagtrain.passes.insert_forks import insert_forks

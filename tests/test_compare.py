@@ -166,7 +166,9 @@ def test_every_element_of_folded_weights_is_found_by_its_bits(ran: Ran) -> None:
     layer, state = node.layer, ran.golden.states[node.name]
     (memory,) = layer.memories()
     found = {
-        element_at(layer, state, memory.name, word, bit) for word in range(memory.depth) for bit in range(memory.width)
+        element_at(layer.images, state, memory.name, word, bit)
+        for word in range(memory.depth)
+        for bit in range(memory.width)
     }
     shape = layer.port("w").tensor.shape
     # the half for the next version holds none
@@ -178,7 +180,7 @@ def test_a_momentum_beside_its_master_is_told_apart(ran: Ran) -> None:
     layer, state = node.layer, ran.golden.states[node.name]
     assert isinstance(layer, Update)
     width = layer.state_fixed.width
-    found = [element_at(layer, state, "state", 1, bit) for bit in range(width)]
+    found = [element_at(layer.images, state, "state", 1, bit) for bit in range(width)]
     names = [name.partition("[")[0] for name in found]
     assert names == ["master"] * layer.master_fixed.width + ["momentum"] * layer.momentum_width
     assert len({name.partition("[")[2] for name in found}) == 1

@@ -18,6 +18,7 @@ from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.passes.insert_relays import insert_relays, shortcuts
 from dagtrain.passes.memory_home import move_memories
+from dagtrain.passes.remote_memory import remote_memory
 from dagtrain.passes.place import place
 from dagtrain.passes.split_layers import Parts, split_layers
 from hdl.fixed import Fixed
@@ -299,6 +300,7 @@ def test_passes_refuse_graphs_of_an_earlier_stage() -> None:
         (lambda g: insert_forks(g), Stage.FORWARD),
         (lambda g: insert_relays(g, ()), Stage.TRAINING),
         (lambda g: move_memories(g, {}), Stage.TRAINING),
+        (lambda g: remote_memory(g, ()), Stage.TRAINING),
         (lambda g: fold_graph(g, CYCLES), Stage.TRAINING),
     ):
         with pytest.raises(GraphError, match="is not a legal"):
@@ -310,6 +312,7 @@ def test_relays_and_memories_outside_leave_a_streaming_graph() -> None:
     relayed = insert_relays(graph, shortcuts(graph))
     assert len(relayed.nodes) > len(graph.nodes)
     verify(move_memories(relayed, {"conv2.w.update": Home.DRAM}), Stage.STREAMING)
+    verify(remote_memory(relayed, ["conv2.w.update", "conv2"]), Stage.STREAMING)
 
 
 def test_crossing_edges_are_those_between_devices() -> None:
@@ -324,6 +327,7 @@ def test_crossing_edges_are_those_between_devices() -> None:
 
 def test_roles_and_layers_of_a_streaming_graph() -> None:
     graph = insert_relays(at(Stage.STREAMING), shortcuts(at(Stage.STREAMING)))
+    graph = remote_memory(graph, ["conv2.error"])
     found: dict[Role, dict[str, list[str]]] = {role: {} for role in Role}
     for node in graph.nodes:
         found[node.role].setdefault(node.layer_of, []).append(node.name)
@@ -352,6 +356,7 @@ def test_roles_and_layers_of_a_streaming_graph() -> None:
         Role.NARROW: {},
         # tests/test_recompute.py
         Role.RECOMPUTE: {},
+        Role.STORE: {"conv2": ["conv2.error.store"]},
     }
 
 

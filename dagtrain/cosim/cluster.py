@@ -53,6 +53,7 @@ from hdl.errors import DagtrainError
 from hdl.fixed import IntArray
 from hdl.layers.beats import to_beats
 from hdl.simulate.models.ethernet import EthernetSwitch
+from hdl.tensor import Kind as Edges
 
 Feeds = Mapping[str, npt.NDArray[Any]]
 
@@ -313,6 +314,8 @@ def counted_nets(graph: Graph) -> dict[str, tuple[int, int]]:
     batch, found = graph.recipe.batch, {}
     for edge, _, source, consumer, sink in graph.edges:
         made = 1 if source.tensor.kind.per_batch else batch
+        if source.tensor.kind is Edges.SUMS:
+            made = max(1, batch - 1)
         # weights outside come once a frame
         read = batch if sink.name in consumer.layer.replayed else made
         found[produced_net(edge)] = source.beats, made

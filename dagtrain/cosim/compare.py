@@ -19,8 +19,10 @@ from dagtrain.emission.delivered import Delivered, DeliveredDevice
 from dagtrain.emission.manifest import COMMAND, DeliveryError
 from dagtrain.graph.executor import Executor
 from dagtrain.graph.ir import Role
+from dagtrain.graph.stores import computing_node, images_of
 from hdl.fixed import IntArray
 from hdl.layers.beats import from_beats, unpack
+from hdl.layers.meaning import State
 from hdl.tensor import Port, from_order
 
 # what the host gets of a frame
@@ -81,7 +83,7 @@ def compare_start(delivered: Delivered, golden: Executor) -> Compared:
     for device in delivered.devices:
         for node, image, file, got in _initial_words(device, golden):
             where = Where(device.manifest.device, node, f"at the start, in {file}")
-            want = golden.graph.by_name[node].layer.images(golden.states[node])[image]
+            want = golden.images(node)[image]
             words += len(want)
             mismatches += _image_differences(golden, where, image, got, want)
     return Compared(words, tuple(mismatches))
@@ -157,7 +159,7 @@ def compare(
     counted: dict[str, int] = {}
     for dump in bench.dumps:
         node = golden.graph.by_name[dump.node]
-        want = node.layer.images(golden.states[dump.node])[dump.image]
+        want = golden.images(dump.node)[dump.image]
         got = dump.contents(read_memory(folder / dump.file_name))
         if node.role is Role.COUNTER:
             counted[node.inputs["x"]] = got[0]
@@ -184,7 +186,13 @@ def _image_differences(
     word = wrong[0]
     difference = got[word] ^ want[word]
     low = (difference & -difference).bit_length() - 1
-    element = element_at(golden.graph.by_name[where.node].layer, golden.states[where.node], image, word, low)
+    owner = computing_node(golden.graph, golden.graph.by_name[where.node])
+    state = golden.states[owner.name]
+
+    def images(changed: State) -> dict[str, list[int]]:
+        return images_of(golden.graph, golden.graph.by_name[where.node], {owner.name: changed})
+
+    element = element_at(images, state, image, word, low)
     first = f"{element or 'no element'} in word {word}: {got[word]:#x}, not {want[word]:#x}"
     return [where.message(image, len(wrong), len(want), "words", first)]
 

@@ -75,7 +75,8 @@ class _EngineDesign(Design):
 
 def runs_alone(layer: Layer) -> bool:
     """Whether a layer multiplies tile by tile, with weights or sums in the device, so that it can run alone."""
-    return is_engine(layer) and not (layer.rings or layer.replayed or layer.fetched)
+    elsewhere = any(port.tensor.kind.of_store for port in (*layer.sinks, *layer.sources))
+    return is_engine(layer) and not (layer.rings or layer.replayed or layer.fetched or elsewhere)
 
 
 class EngineMeasurements:

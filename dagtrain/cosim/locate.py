@@ -7,13 +7,12 @@ has bit k set it spells the number of the one that was found, bit by bit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from hdl.layers.base import Layer
 from hdl.layers.meaning import State
 
 Codes = npt.NDArray[np.int64]
@@ -21,12 +20,16 @@ Codes = npt.NDArray[np.int64]
 Path = tuple[str, ...]
 
 
-def element_at(layer: Layer, state: State, image: str, word: int, bit: int) -> str:
-    """The element whose bits hold ``bit`` of a word of an image, as ``master[1, 0, 2, 1]``; "" if none does."""
-    plain = layer.images(state)[image][word]
+def element_at(
+    images: Callable[[State], Mapping[str, Sequence[int]]], state: State, image: str, word: int, bit: int
+) -> str:
+    """The element whose bits hold ``bit`` of a word of an image, as ``master[1, 0, 2, 1]``; "" if none does.
+
+    ``images``: those of a state."""
+    plain = images(state)[image][word]
 
     def flips(path: Path, mask: Codes) -> int:
-        return layer.images(_changed(state, path, mask))[image][word] ^ plain
+        return images(_changed(state, path, mask))[image][word] ^ plain
 
     found: tuple[int, Path, tuple[int, ...]] | None = None
     for path, array in _arrays(state):

@@ -39,7 +39,7 @@ LEAST_BATCHES = 3
 
 
 # nodes that compute nothing
-PASSIVE = frozenset({Role.FORK, Role.RELAY, Role.DEAL, Role.HOST, Role.COUNTER})
+PASSIVE = frozenset({Role.FORK, Role.RELAY, Role.DEAL, Role.HOST, Role.COUNTER, Role.STORE})
 
 
 @dataclass(frozen=True)

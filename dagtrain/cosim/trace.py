@@ -124,6 +124,9 @@ def traced_streams(devices: Sequence[DeliveredDevice], graph: Graph) -> tuple[Tr
             found.setdefault(path, one)
 
     for edge, producer, source, consumer, sink in graph.streams:
+        if source.tensor.kind.of_store:
+            # the emulator has no such streams
+            continue
         add(produced_net(edge), edge, producer, source, True)
         # the order of weights and gradients is agreed on by both ends, behind loads and homes it may be another
         if not source.tensor.kind.per_batch:

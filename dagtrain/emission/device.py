@@ -14,6 +14,7 @@ from dagtrain.emission.modules import ModuleLibrary, StreamModule, verilog_name
 from dagtrain.emission.state import StateLink, links_of, rounds
 from dagtrain.emission.stored import DramUse
 from dagtrain.graph.ir import Graph, Node, PlacedGraph, is_delayed
+from dagtrain.graph.stores import first_images
 from dagtrain.schedule.buffers import REGISTER_BEATS
 from hdl.convert.netlist import Direction, Identifier, Module
 from hdl.engine.weights.access import chain_entry
@@ -24,7 +25,7 @@ from hdl.layers.storage import DUMP, LOAD, Ring
 from hdl.layers.wiring.fork import Fork
 from hdl.link.format import LinkFormat
 from hdl.streams import bordering_adapter, queue
-from hdl.tensor import Port
+from hdl.tensor import Kind, Port
 
 # streams of a device by which state is loaded and dumped, and what messages call what is behind them
 STATE_LOAD, STATE_DUMP = "state_load", "state_dump"
@@ -151,7 +152,7 @@ def design_device(
     for node in graph.circuits:
         if graph.placed[node.name] != name:
             continue
-        if node.layer.sinks and node.layer.sources:
+        if node.layer.sources and (node.layer.sinks or node.layer.is_store):
             images += _add_layer(assembly, graph, node, library)
         elif not host.take(node):
             host_ports += _add_host_port(assembly, node)
@@ -174,11 +175,6 @@ def design_device(
         _add_network_port(network, egress, ingress, receiver_beats, stored)
     stores = memory.finish()
     names = tuple(node.name for node in nodes)
-    weights = tuple(
-        WeightStream(edge, produced_net(edge), source.beats)
-        for edge, producer, source, consumer, sink in graph.streams
-        if graph.placed[producer.name] == name and is_delayed(consumer.layer, sink)
-    )
     return DeviceDesign(
         name=name,
         top=assembly.module(),
@@ -189,7 +185,7 @@ def design_device(
         ingress=ingress,
         form=form,
         number=number,
-        weights=weights,
+        weights=_weight_streams(graph, name),
         streams=tuple(assembly.ends()),
         copies=dict(assembly.copies),
         link_words={c.edge: link_words(c, receiver_beats[c.edge], form.word_bits) for c in (*egress, *ingress)},
@@ -198,6 +194,17 @@ def design_device(
         batch=graph.recipe.batch,
         rounds=rounds(graph.recipe.staleness),
         port=ethernet,
+    )
+
+
+def _weight_streams(graph: PlacedGraph, device: str) -> tuple[WeightStream, ...]:
+    """New weights that leave nodes of a device."""
+    return tuple(
+        WeightStream(edge, produced_net(edge), source.beats)
+        for edge, producer, source, consumer, sink in graph.streams
+        if graph.placed[producer.name] == device
+        and is_delayed(consumer.layer, sink)
+        and sink.tensor.kind is Kind.WEIGHT
     )
 
 
@@ -366,11 +373,6 @@ def _add_layer(assembly: Assembly, graph: Graph, node: Node, library: ModuleLibr
 def _link_nets(assembly: Assembly, node: Node) -> dict[str, str]:
     """The nets at both ends of the link of the chain that a node has, by port."""
     return {port.name: assembly.stream(chain_net(node.name, port), port.payload_bits) for port in (LOAD, DUMP)}
-
-
-def first_images(graph: Graph, node: Node) -> dict[str, list[int]]:
-    """The contents of a node's memories, rings, replayed sinks and fetched ports before the first frame."""
-    return node.layer.images(node.layer.start(graph.initial(node)))
 
 
 def _add_host_port(assembly: Assembly, node: Node) -> list[HostPort]:

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dagtrain.graph.ir import Graph, GraphError, Node, is_delayed
+from dagtrain.graph.stores import images_of
 from hdl.fixed import Fixed, FloatArray
 from hdl.layers.base import Layer
 from hdl.layers.capabilities import without_staleness
@@ -79,7 +80,8 @@ class Executor:
     """Executes a training, streaming or forward graph.
 
     Per-frame arrays are ``(frames, height, width, channels)``; weights and gradients have their parameter's shape.
-    GOLDEN works on int64 codes, the others on values.  Weight edges are read one batch after they were
+    GOLDEN works on int64 codes, the others on values.  Stores, and edges to and from them, have no meaning of their own
+    (`Graph.computing`).  Weight edges are read one batch after they were
     written: at batch ``n`` an engine gets version ``n``, the initial weights being version 0."""
 
     def __init__(self, graph: Graph, mode: Mode = Mode.GOLDEN) -> None:
@@ -96,11 +98,15 @@ class Executor:
         if mode is not Mode.GOLDEN:
             values = {key: np.asarray(value, mode.dtype) for key, value in graph.parameters.items()}
             self._given = replace(graph, parameters=values)
-        self._actions = _plan(graph)
+        self._actions = _plan(graph.computing)
         self._evaluated: list[tuple[_Action, Layer]] | None = None
         for action in self._actions:
             self._start(action)
-        self._feeds = {node.name: node.layer.sources[0] for node in graph.nodes if not node.layer.sinks}
+        self._feeds = {node.name: node.layer.sources[0] for node in graph.computing.nodes if not node.layer.sinks}
+
+    def images(self, node: str) -> dict[str, list[int]]:
+        """`Layer.images` of a node as it stands; of a store, of what the layer whose memory it is has there."""
+        return images_of(self.graph, self.graph.by_name[node], self.states)
 
     def step(
         self,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from fractions import Fraction
 from functools import cached_property
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import networkx as nx
 
@@ -20,6 +20,7 @@ from hdl.errors import DagtrainError, Problem
 from hdl.fixed import FloatArray
 from hdl.layers.base import Layer
 from hdl.layers.capabilities import Counting
+from hdl.layers.storage import Home
 from hdl.recipe import Dealt, Recipe
 from hdl.tensor import Kind, Port, Tensor
 
@@ -74,6 +75,8 @@ class Role(Enum):
     NARROW = "narrow"
     # makes for the way back, when that wants it, what was not kept, of what was
     RECOMPUTE = "recompute"
+    # has the memory of another node
+    STORE = "store"
 
     @classmethod
     def forward(cls, layer: Layer) -> Role:
@@ -273,6 +276,29 @@ class Graph:
         borrower = self.borrowers.get(node.name)
         return layer if borrower is None else layer.lending(borrower.layer)
 
+    @cached_property
+    def computing(self) -> Self:
+        """The graph as it computes: without stores.  The layers whose memory they are have ports beside the graph, as
+        where that lies in DRAM, and read new weights where their store did."""
+        stores = {edge: node for node in self.nodes if node.layer.is_store for edge in node.outputs.values()}
+        if not stores:
+            return self
+        kept = {edge for node in stores.values() for name, edge in node.inputs.items() if name != "w"}
+        nodes = []
+        for node in self.nodes:
+            if node.layer.is_store:
+                continue
+            inputs = {port: edge for port, edge in node.inputs.items() if edge not in stores}
+            read = {port: stores[edge].inputs.get("w") for port, edge in node.inputs.items() if edge in stores}
+            outputs = {port: edge for port, edge in node.outputs.items() if edge not in kept}
+            if read:
+                layer = node.layer.at(Home.DRAM)
+                assert layer is not None, f"{node.name} has a store and no memory outside"
+                inputs |= {port: edge for port, edge in read.items() if edge is not None}
+                node = replace(node, layer=layer, inputs=inputs, outputs=outputs)
+            nodes.append(node)
+        return replace(self, nodes=tuple(nodes))
+
     def with_nodes(self, nodes: tuple[Node, ...]) -> Graph:
         """This graph with other nodes, sorted topologically (ties in the given order)."""
         return replace(self, nodes=topological(nodes))
@@ -302,8 +328,13 @@ G = TypeVar("G", bound=Graph)
 
 
 def is_delayed(consumer: Layer, sink: Port) -> bool:
-    """Whether an edge into this sink is read one batch later than written: new weights into a per-frame engine."""
-    return sink.tensor.kind is Kind.WEIGHT and any(not port.tensor.kind.per_batch for port in consumer.sinks)
+    """Whether an edge into this sink is read later than written: new weights into a per-frame engine, a batch later,
+    and what a store gives back."""
+    if sink.tensor.kind.of_store:
+        # what went into a store comes back later
+        return consumer.is_store
+    ports = (*consumer.sinks, *consumer.sources)
+    return sink.tensor.kind is Kind.WEIGHT and any(not port.tensor.kind.per_batch for port in ports)
 
 
 def topological(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
@@ -469,7 +500,7 @@ def _folding_breaches(graph: Graph) -> Iterator[Problem | str]:
     mend is another order, and a beat with parts of two pixels."""
     for edge, producer, source, consumer, sink in graph.edges:
         ends = f"{producer.name}.{source.name} -> {consumer.name}.{sink.name}"
-        if source.tensor.kind.per_batch:
+        if source.tensor.kind.of_parameter:
             given, wanted = producer.layer.stream_tile(source.name), consumer.layer.stream_tile(sink.name)
             if given != wanted:
                 what = f"edge {edge}, {ends}: tile {given} meets {wanted}"

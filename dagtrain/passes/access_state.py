@@ -35,6 +35,8 @@ def _kept_back(layer: Layer) -> str:
     """Why a layer's state can't be loaded; "" if it can, or if there is none."""
     if isinstance(layer, Batched) and layer.recipe.dealt:
         return "is one of several copies, whose count of frames and versions is not loaded yet; import without --copy"
+    if layer.is_store:
+        return "has the memory of another node, and begins as its image has it; keep that memory on chip (--no-remote)"
     if layer.replayed:
         return "its weights lie in DRAM, and their first version stands in the memory's image"
     keeps = any(memory.is_state for memory in layer.memories()) and not layer.held_parameters

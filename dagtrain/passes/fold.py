@@ -63,10 +63,10 @@ def weight_groups(graph: Graph) -> tuple[tuple[Node, ...], ...]:
     rank = {node.name: index for index, node in enumerate(graph.nodes)}
     links = nx.Graph()
     for node in graph.nodes:
-        if any(port.tensor.kind.per_batch for port in (*node.layer.sinks, *node.layer.sources)):
+        if any(port.tensor.kind.of_parameter for port in (*node.layer.sinks, *node.layer.sources)):
             links.add_node(node.name)
     for _, producer, port, consumer, _ in graph.edges:
-        if port.tensor.kind.per_batch:
+        if port.tensor.kind.of_parameter:
             links.add_edge(producer.name, consumer.name)
     groups = [sorted(members, key=rank.__getitem__) for members in nx.connected_components(links)]
     groups.sort(key=lambda members: rank[members[0]])

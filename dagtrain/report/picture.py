@@ -37,6 +37,9 @@ KIND_COLOURS = {
     Kind.STASH: "#9a9a9a",
     Kind.WEIGHT: "#2e7d32",
     Kind.GRADIENT: "#8e5bb5",
+    Kind.REPLAY: "#4d7c0f",
+    Kind.SUMS: "#6d28d9",
+    Kind.STATE: "#7c5a1e",
 }
 # the same in the dark
 DARK_COLOURS = {
@@ -45,6 +48,9 @@ DARK_COLOURS = {
     Kind.STASH: "#8a8a8a",
     Kind.WEIGHT: "#7ccf80",
     Kind.GRADIENT: "#c79be8",
+    Kind.REPLAY: "#a3cc5b",
+    Kind.SUMS: "#b197fc",
+    Kind.STATE: "#d0ab6a",
 }
 STYLE = (
     """<style>
@@ -111,9 +117,9 @@ def column(node: Node) -> str:
     kinds = {port.tensor.kind for port in node.layer.sources}
     if Kind.ERROR in kinds:
         return "error"
-    if Kind.WEIGHT in kinds:
+    if kinds & {Kind.WEIGHT, Kind.REPLAY, Kind.STATE}:
         return "update"
-    if Kind.GRADIENT in kinds:
+    if kinds & {Kind.GRADIENT, Kind.SUMS}:
         return "gradient"
     return "forward"
 

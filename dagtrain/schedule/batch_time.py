@@ -179,6 +179,7 @@ class BatchClock:
         order: Order = Order.OLDEST,
     ) -> None:
         self.recipe = recipe
+        graph, ways = graph.computing, _computing_ways(graph, ways)
 
         def dealt(found: Mapping[str, Dealt]) -> dict[str, Dealt]:
             return {name: replace(one, batch=recipe.batch, staleness=recipe.staleness) for name, one in found.items()}
@@ -530,6 +531,19 @@ def _long_run(
 def _slowest_edge(ends: Sequence[Sequence[float]], batches: int) -> float:
     """Cycles a batch of the last ones, where they took longest; ``ends``: by batch and edge."""
     return max(end - earlier for end, earlier in zip(ends[-1], ends[-1 - batches], strict=True)) / batches
+
+
+def _computing_ways(graph: Graph, ways: Mapping[str, Way]) -> Mapping[str, Way]:
+    """Of edges of `Graph.computing`, what lies on them, with the way from the store that reads them."""
+    behind = {edge: way.cycles + (way.hop.cycles if way.hop else 0) for edge, way in ways.items()}
+    far = {
+        edge: sum(behind[out] for out in node.outputs.values())
+        for node in graph.nodes
+        if node.layer.is_store
+        for edge in node.inputs.values()
+    }
+    kept = {edge: replace(way, cycles=way.cycles + far.get(edge, 0)) for edge, way in ways.items()}
+    return kept if far else ways
 
 
 def slowest_engine(graph: Graph, periods: Mapping[str, Fraction] = ONE_CLOCK) -> float:

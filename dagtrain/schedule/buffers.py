@@ -30,7 +30,8 @@ PER_BATCH_BEATS = 2
 
 def fifo_beats(graph: Graph, plan: Schedule) -> Mapping[str, int]:
     """Depth in beats (of the consumer's lanes) of the FIFO in front of each edge's consumer."""
-    depths: dict[str, int] = {}
+    depths = _store_beats(graph, plan)
+    graph = graph.computing
     waiting = {
         edge: plan.frames_waiting(edge) * source.tensor.elements
         for edge, _producer, source, _consumer, _sink in graph.edges
@@ -43,6 +44,19 @@ def fifo_beats(graph: Graph, plan: Schedule) -> Mapping[str, int]:
         even = _hands_on(consumer, sink, waiting) or (producer.role is Role.RECOMPUTE and consumer.layer.strips is None)
         burst = 0 if even else burst_elements(source.tensor.shape)
         depths[edge] = math.ceil((waiting[edge] + burst) / sink.lanes) + REGISTER_BEATS
+    return depths
+
+
+def _store_beats(graph: Graph, plan: Schedule) -> dict[str, int]:
+    """Of edges to and from stores: what comes in a round trip over the network, at the engine's own pace; else what
+    registers hold, since what a store gives waits there."""
+    depths: dict[str, int] = {}
+    for edge, producer, _source, consumer, sink in graph.edges:
+        if sink.tensor.kind.of_store:
+            pace = max(1, *(node.layer.cycles_per_frame for node in (producer, consumer) if not node.layer.is_store))
+            trip = 2 * plan.crossing.get(edge, 0)
+            passing = 0 if sink.tensor.kind.per_batch else math.ceil(sink.beats * trip / pace)
+            depths[edge] = min(sink.beats, passing) + PER_BATCH_BEATS
     return depths
 
 

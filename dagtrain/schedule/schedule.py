@@ -12,6 +12,9 @@ Where frames are dealt out to copies of a layer, one of them passes the edges be
 take that long.  Each copy counts from when its own first frame is dealt; what collects their frames again gets the end
 of one while the next ones come, and hands each on within an interval.
 
+Stores, and edges to and from them, have no flows: what stands there comes when it is wanted, so new weights are only
+later by the way from their store (`Graph.computing`).
+
 Cycles are those of the cluster's clock; a node on a device of another clock takes more or fewer of them for its own.
 """
 
@@ -21,12 +24,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import TypeVar
 
 import numpy as np
 
 from dagtrain.graph.ir import Graph, Node, Role, is_delayed
 from hdl.recipe import Dealt
 from hdl.tensor import Port
+
+T = TypeVar("T", int, float)
 
 
 @dataclass(frozen=True)
@@ -72,6 +78,8 @@ class Schedule:
     taken: Mapping[str, Flow]
     # edge that not all frames pass -> which of every batch do
     dealt: Mapping[str, Dealt] = field(default_factory=dict)
+    # edge that crosses the network -> cycles between leaving and arriving
+    crossing: Mapping[str, int] = field(default_factory=dict)
 
     def frames_waiting(self, edge: str) -> float:
         """The most of a frame, or of several, that lies on a per-frame edge at any time in steady state."""
@@ -99,7 +107,8 @@ def schedule(
 
     ``crossing_cycles`` gives, for edges that cross the network, the cycles between leaving and arriving; ``periods``,
     for nodes on devices of another clock than the cluster's, what a cycle there lasts in cycles of that."""
-    crossing = crossing_cycles or {}
+    everything = crossing_cycles or {}
+    graph, crossing = graph.computing, computing_delays(graph, everything)
     offered: dict[str, Flow] = {}
     taken: dict[str, Flow] = {}
     for node in graph.nodes:
@@ -128,7 +137,19 @@ def schedule(
     for node in reversed(graph.nodes):
         if node.role is Role.RECOMPUTE:
             _hold_back(graph, node, crossing, offered, taken, Lasting((periods or {}).get(node.name)))
-    return Schedule(cycles, offered, taken, graph.dealt_edges)
+    return Schedule(cycles, offered, taken, graph.dealt_edges, everything)
+
+
+def computing_delays(graph: Graph, delays: Mapping[str, T]) -> Mapping[str, T]:
+    """Of edges of `Graph.computing`, what they add to the way of what passes, and what a store that reads them adds."""
+    if graph.computing is graph:
+        return delays
+    found = dict(delays)
+    for node in graph.nodes:
+        behind = [delays[edge] for edge in node.outputs.values() if edge in delays] if node.layer.is_store else []
+        for edge in node.inputs.values() if behind else ():
+            found[edge] = sum(behind, start=found[edge]) if edge in found else behind[0]
+    return found
 
 
 def needed_staleness(graph: Graph, plan: Schedule, crossing_cycles: Mapping[str, int] | None = None) -> int:
@@ -136,7 +157,7 @@ def needed_staleness(graph: Graph, plan: Schedule, crossing_cycles: Mapping[str,
 
     The weights of a batch are complete at their user some time after the batch's last frame; they are wanted for the
     frame that comes ``1 + D`` frames after that one (see `Recipe.staleness`)."""
-    crossing = crossing_cycles or {}
+    graph, crossing = graph.computing, computing_delays(graph, crossing_cycles or {})
     worst = 0
     for edge, _producer, _source, consumer, sink in graph.edges:
         if not is_delayed(consumer.layer, sink):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from myhdl import Signal, always, always_comb, block, intbv
 
-from hdl.dram.region import Replay
 from hdl.memory import address_width
 from hdl.signals import Bit, Bits, ClockReset, Instances
 from hdl.streams import counter
@@ -69,17 +68,23 @@ def ring_rule(domain: ClockReset, slot: Bits, writes: Bursts, reads: Bursts, *, 
 
 
 @block
-def replay_rule(domain: ClockReset, slot: Bits, writes: Bursts, reads: Bursts, *, unit: Replay) -> Instances:
+def replay_rule(
+    domain: ClockReset, slot: Bits, writes: Bursts, reads: Bursts, *, bursts: int, batch: int, staleness: int
+) -> Instances:
     """A version may be written when the one before the last is out of use, and read when it is written.
 
     Ports:
-        slot: out, `address_width` ``(unit.ring_bursts)`` bits, from a register: where the coming burst is read.
+        slot: out, `address_width` ``(2 * bursts)`` bits, from a register: where the coming burst is read.
         writes: in and out; drives ``may_start``, combinational in ``first``, takes ``started`` and ``tensor_done``.
         reads: in and out; drives ``may_start``, from registers, takes ``last``, ``started`` and ``tensor_done``.
+
+    Args:
+        bursts: of a version.
+        batch: frames.
+        staleness: frames of a batch that read the version before.
     """
-    bursts = unit.tensor_bursts
-    later = unit.batch - 1
-    first = unit.batch + unit.staleness - 1
+    later = batch - 1
+    first = batch + staleness - 1
     # frames still to start, and to end, with the version
     to_start, to_end = (Signal(intbv(0, min=0, max=first + 1)) for _ in range(2))
     room, versions = (Signal(intbv(0, min=0, max=3)) for _ in range(2))

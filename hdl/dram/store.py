@@ -117,7 +117,9 @@ def dram_store(domain: ClockReset, base: Bits, x: Stream, y: Stream, m: Axi, err
     writer = burst_writer(domain, base, packed, m, writes, unit=unit)
     reader = burst_reader(domain, base, slot, m, fetched, popped, reads, unit=unit)
     if isinstance(unit, Replay):
-        rule = replay_rule(domain, slot, writes, reads, unit=unit)
+        rule = replay_rule(
+            domain, slot, writes, reads, bursts=unit.tensor_bursts, batch=unit.batch, staleness=unit.staleness
+        )
     else:
         rule = ring_rule(domain, slot, writes, reads, slots=unit.ring_bursts, preload=unit.preload_bursts)
 

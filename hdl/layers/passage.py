@@ -80,7 +80,7 @@ def marks(tensor: Tensor, lanes: int, turns: tuple[int, ...] = (), padding: int 
     """The elements at which a flow is kept: the ends of the first beat, of the first pixel and of the last beat of
     every row, and those in its last pixel after which another part follows (`Layer.turns`); ports alike have the same
     array, which is never changed."""
-    if tensor.kind.per_batch:
+    if tensor.kind.of_parameter:
         elements = tensor.elements + padding
         rows, within = 1, {min(lanes, elements), elements}
     else:

@@ -40,6 +40,8 @@ class Home(Enum):
     # in the memory of another layer that reads the same tensor, on the same device (`Layer.borrowed`)
     LENT = "lent"
     DRAM = "dram"
+    # in block memory of a node of its own, on any device (`dagtrain.passes.remote_memory`)
+    REMOTE = "remote"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +121,16 @@ class Storage(Shape):
     @property
     def rings(self) -> tuple[Ring, ...]:
         """What the layer keeps outside and works on."""
+        return ()
+
+    @property
+    def is_store(self) -> bool:
+        """Whether it is a memory of another layer (`hdl.layers.store`)."""
+        return False
+
+    @property
+    def remote(self) -> tuple[Ring, ...]:
+        """What the layer keeps in stores that are nodes of the graph: rings whose ports are sinks and sources."""
         return ()
 
     @property

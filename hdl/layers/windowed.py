@@ -84,7 +84,7 @@ class Windowed(InputMap):
     @property
     def frame_ports(self) -> tuple[Port, ...]:
         """Ports of maps."""
-        return tuple(port for port in (*self.sinks, *self.sources) if not port.tensor.kind.per_batch)
+        return tuple(port for port in (*self.sinks, *self.sources) if not port.tensor.kind.of_parameter)
 
     # ---- rows
 

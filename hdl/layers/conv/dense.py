@@ -79,7 +79,7 @@ class DenseEngine(WindowEngine, _Filters):
     """What the three engines share: weights and their home, order of work."""
 
     # of weights (two versions), or of the sums of their gradients; PARKED: one version is here, and the next one comes
-    # when it is out of use; from DRAM, ``w`` brings each frame's version once a frame, in the same stream order
+    # when it is out of use; from DRAM or a store, ``w`` brings each frame's version once a frame, in the same order
     weights: Home = Home.ON_CHIP
     # whether folding may choose a ragged tile; nothing of the circuit, which the tile alone makes
     ragged: bool = field(default=False, repr=False, metadata=QUIET)
@@ -302,7 +302,7 @@ class Conv(ForwardEngine, DenseEngine):
         """See `hdl.engine.window.convolution`."""
         contents = (images or {}).get("weights")
         ports = (streams[port.name] for port in (*self.sinks, *self.fetched, *self.sources))
-        make = frozen_conv_forward if self.frozen and not self.fetched else conv_forward
+        make = frozen_conv_forward if self.frozen and not self.streamed else conv_forward
         return make(domain, *ports, shape=engine_shape(self), contents=contents)
 
     @classmethod
@@ -346,7 +346,7 @@ class ConvError(ErrorEngine, DenseEngine):
         """See `hdl.engine.window.convolution`."""
         contents = (images or {}).get("weights")
         ports = (streams[port.name] for port in (*self.sinks, *self.fetched, *self.sources))
-        make = frozen_conv_error if self.frozen and not self.fetched else conv_error
+        make = frozen_conv_error if self.frozen and not self.streamed else conv_error
         return make(domain, *ports, shape=engine_shape(self), contents=contents)
 
     @classmethod
@@ -370,11 +370,30 @@ class ConvGradient(GradientEngine, DenseEngine):
 
     @property
     def rings(self) -> tuple[Ring, ...]:
-        """Sums that live outside, ports ``acc_in`` and ``acc_out``: batch - 1 tensors a batch."""
-        if not self.streamed:
-            return ()
-        tensor = Tensor(self.weight_shape, self.sum_fixed, Kind.GRADIENT)
-        back, out = (Port(name, tensor, self.w_lanes, self.port("g").padding) for name in ("acc_in", "acc_out"))
+        """Sums that live in DRAM."""
+        return self._sums(Kind.GRADIENT) if self.home is Home.DRAM else ()
+
+    @property
+    def remote(self) -> tuple[Ring, ...]:
+        """Sums that live in a store."""
+        return self._sums(Kind.SUMS) if self.home is Home.REMOTE else ()
+
+    @property
+    def sinks(self) -> tuple[Port, ...]:
+        """x, e; sums from a store."""
+        return (*super().sinks, *(ring.back for ring in self.remote))
+
+    @property
+    def sources(self) -> tuple[Port, ...]:
+        """g; sums to a store."""
+        return (*super().sources, *(ring.out for ring in self.remote))
+
+    def _sums(self, kind: Kind) -> tuple[Ring, ...]:
+        """Ports ``acc_in`` and ``acc_out``: batch - 1 tensors a batch."""
+        tensor = Tensor(self.weight_shape, self.sum_fixed, kind)
+        back, out = (
+            Port(name, tensor, self.w_lanes, self.tile.padding(self.weight_shape)) for name in ("acc_in", "acc_out")
+        )
         batch = self.recipe.batch
         per_frame = Fraction(batch - 1, batch)
         return (Ring(name="sums", back=back, out=out, capacity=SUMS_CAPACITY, per_frame=per_frame),)

@@ -187,15 +187,15 @@ class WindowEngine(Windowed):
         return next(lengths, whole)
 
     def stream_tile(self, port: str) -> Tile | None:
-        """Weights and gradients flow tile by tile."""
-        return self.tile if self.port(port).tensor.kind.per_batch else None
+        """Weights and gradients flow tile by tile, and sums of these."""
+        return self.tile if self.port(port).tensor.kind.of_parameter else None
 
     # ---- weights outside
 
     @property
     def streamed(self) -> bool:
         """Whether weights come once a frame, or sums of gradients come and go."""
-        return self.home is Home.DRAM
+        return self.home in (Home.DRAM, Home.REMOTE)
 
     @property
     def load_cycles(self) -> int:

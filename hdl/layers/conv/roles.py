@@ -61,8 +61,10 @@ class WeightedEngine(WindowEngine):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.frozen and self.home not in (Home.ON_CHIP, Home.DRAM):
-            raise FoldingError(f"{self.name}: frozen weights are not {self.home.value}", "they lie on chip or in DRAM")
+        if self.frozen and self.home in (Home.PARKED, Home.LENT):
+            raise FoldingError(
+                f"{self.name}: frozen weights are not {self.home.value}", "they lie on chip, in DRAM or in a store"
+            )
 
     @abstractmethod
     def sums(self, stored: Any, weights: Any) -> Any:
@@ -85,8 +87,9 @@ class WeightedEngine(WindowEngine):
 
     @property
     def weight_ports(self) -> tuple[Port, ...]:
-        """w, as a sink or held."""
-        tensor = Tensor(self.weight_shape, self.w_format, Kind.WEIGHT)
+        """w, as a sink or held; from a store, which has those of every frame."""
+        kind = Kind.REPLAY if self.home is Home.REMOTE else Kind.WEIGHT
+        tensor = Tensor(self.weight_shape, self.w_format, kind)
         return (Port("w", tensor, self.w_lanes, self.tile.padding(self.weight_shape)),)
 
     @property
@@ -97,7 +100,8 @@ class WeightedEngine(WindowEngine):
     @property
     def sinks(self) -> tuple[Port, ...]:
         """The stored map, w unless it is frozen."""
-        return (self.stored,) if self.frozen else (self.stored, *self.weight_ports)
+        held_here = self.frozen and self.home is not Home.REMOTE
+        return (self.stored,) if held_here else (self.stored, *self.weight_ports)
 
     def required(self, source: str, elements: int) -> dict[str, int]:
         """Work on a row starts when all stored rows that it needs are there; on streamed weights, when all are."""
@@ -197,13 +201,13 @@ class WeightedEngine(WindowEngine):
 
     @property
     def replayed(self) -> tuple[str, ...]:
-        """w, if the weights live outside and are trained."""
-        return ("w",) if self.streamed and not self.frozen else ()
+        """w, if the weights live in DRAM and are trained."""
+        return ("w",) if self.home is Home.DRAM and not self.frozen else ()
 
     @property
     def fetched(self) -> tuple[Port, ...]:
-        """w, if the weights live outside and are frozen."""
-        return self.weight_ports if self.streamed and self.frozen else ()
+        """w, if the weights live in DRAM and are frozen."""
+        return self.weight_ports if self.home is Home.DRAM and self.frozen else ()
 
     @property
     def fetches_loaded(self) -> bool:

@@ -85,7 +85,7 @@ class Update(ParameterLayer):
     w_fixed: Fixed = WEIGHT
     # bits of the momentum
     momentum_width: int = 24
-    # of master and momentum; from DRAM, they come with each gradient and leave with each weight
+    # of master and momentum; from DRAM or a store, they come with each gradient and leave with each weight
     state: Home = Home.ON_CHIP
     # bits of the master; 0: `MASTER_EXTRA` more than w has
     master_width: int = field(default=0, metadata=QUIET)
@@ -217,17 +217,19 @@ class Update(ParameterLayer):
 
     @property
     def sinks(self) -> tuple[Port, ...]:
-        """g."""
-        return (self.parameter_port("g", Tensor(self.shape, self.g_fixed, Kind.GRADIENT)),)
+        """g; master and momentum from a store."""
+        g = self.parameter_port("g", Tensor(self.shape, self.g_fixed, Kind.GRADIENT))
+        return (g, *(ring.back for ring in self.remote))
 
     @property
     def sources(self) -> tuple[Port, ...]:
-        """w."""
-        return (self.parameter_port("w", Tensor(self.shape, self.w_fixed, Kind.WEIGHT)),)
+        """w; master and momentum to a store."""
+        w = self.parameter_port("w", Tensor(self.shape, self.w_fixed, Kind.WEIGHT))
+        return (w, *(ring.out for ring in self.remote))
 
     def at(self, home: Home) -> Self | None:
-        """Master and momentum there; in DRAM unless they are too wide for one code."""
-        if home in (Home.PARKED, Home.LENT) or (home is Home.DRAM and self.state_fixed.width > WIDEST):
+        """Master and momentum there; outside unless they are too wide for one code."""
+        if home in (Home.PARKED, Home.LENT) or (home is not Home.ON_CHIP and self.state_fixed.width > WIDEST):
             return None
         return dataclasses.replace(self, state=home)
 
@@ -239,8 +241,9 @@ class Update(ParameterLayer):
     @property
     def not_accessed(self) -> str:
         """What of it does not come by a stream."""
-        if self.state is Home.DRAM:
-            return "its masters and momenta lie in DRAM, and begin as the memory's image has them"
+        if self.state is not Home.ON_CHIP:
+            where = "DRAM" if self.state is Home.DRAM else "a store of their own"
+            return f"its masters and momenta lie in {where}, and begin as the memory's image has them"
         if self.state_fixed.width > WIDEST:
             return f"master and momentum together have {self.state_fixed.width} bits, more than {WIDEST}"
         return ""
@@ -264,10 +267,17 @@ class Update(ParameterLayer):
 
     @property
     def rings(self) -> tuple[Ring, ...]:
-        """State that lives outside, ports ``state_in`` and ``state_out``."""
-        if self.state is Home.ON_CHIP:
-            return ()
-        tensor = Tensor(self.shape, self.state_fixed, Kind.GRADIENT)
+        """State that lives in DRAM."""
+        return self._state(Kind.GRADIENT) if self.state is Home.DRAM else ()
+
+    @property
+    def remote(self) -> tuple[Ring, ...]:
+        """State that lives in a store."""
+        return self._state(Kind.STATE) if self.state is Home.REMOTE else ()
+
+    def _state(self, kind: Kind) -> tuple[Ring, ...]:
+        """Ports ``state_in`` and ``state_out``."""
+        tensor = Tensor(self.shape, self.state_fixed, kind)
         back, out = self.parameter_port("state_in", tensor), self.parameter_port("state_out", tensor)
         return (
             Ring(name="state", back=back, out=out, capacity=1, preload=1, per_frame=Fraction(1, self.recipe.batch)),
@@ -412,7 +422,7 @@ class Update(ParameterLayer):
         """Master and momentum, if they live here; the lines of a schedule."""
         rates = self.rates
         table = () if rates is None else (Memory("rates", len(rates.words), rates.word_bits),)
-        if self.state is Home.DRAM:
+        if self.state is not Home.ON_CHIP:
             return table
         words = self.tiled_elements // self.w_lanes
         return (
@@ -426,7 +436,7 @@ class Update(ParameterLayer):
         order = self.stream_order("w")
         master, momentum = (in_order(state[name].reshape(-1), order) for name in ("master", "momentum"))
         table = {} if self.rates is None else {"rates": self.rates.words}
-        if self.state is Home.DRAM:
+        if self.state is not Home.ON_CHIP:
             return {"state": pack(self._state_codes(state), self.state_fixed.width, self.w_lanes), **table}
         return {
             **table,
