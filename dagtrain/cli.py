@@ -192,6 +192,27 @@ NoSplit = Annotated[
         help="Keep layers whole. Else what fits no FPGA, or is large and faster in parts, becomes several engines.",
     ),
 ]
+Remote = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--remote",
+        metavar="NODE",
+        help="A node, or a layer for its engines, whose weights, sums of gradients or optimiser state lie in block "
+        "memory that may stand on another board (docs/placing.md); may be given several times.",
+    ),
+]
+NoRemote = Annotated[
+    bool,
+    typer.Option(
+        "--no-remote",
+        help="Keep memories of layers on their board. Else, where block memory binds or there is no plan, the planner "
+        "tries them in stores on boards with room, as FPDeep balances parameters.",
+    ),
+]
+NoDram = Annotated[
+    bool,
+    typer.Option("--no-dram", help="Keep all memories on chip: as if no board had DRAM."),
+]
 Replicas = Annotated[
     str,
     typer.Option(
@@ -536,6 +557,9 @@ def _place(
     no_split: NoSplit = False,
     copy: Copies = None,
     replicas: Replicas = "1",
+    remote: Remote = None,
+    no_remote: NoRemote = False,
+    no_dram: NoDram = False,
     walls: ShowWalls = False,
     share_weights: ShareWeights = "never",
     multiply_constants: MultiplyConstants = "never",
@@ -563,7 +587,8 @@ def _place(
     options = PlaceOptions(
         devices, pins=tuple(pin or ()), same_device=tuple(same_device or ()), exclude=tuple(exclude or ()),
         caps=tuple(cap or ()), least_fps=least_fps, gap=gap, time_limit_seconds=time_limit, solver=solver, seed=seed,
-        split=not no_split, copies=tuple(copy or ()), replicas=replicas, share_weights=share_weights,
+        split=not no_split, copies=tuple(copy or ()), replicas=replicas, remote=tuple(remote or ()),
+        stores=not no_remote, dram=not no_dram, share_weights=share_weights,
         multiply_constants=multiply_constants, recompute=recompute,
         update_frames=update_frames, ragged_tiles=ragged_tiles, share_statistics=share_statistics,
         deal_streams=deal_streams, small_buffers=small_buffers,

@@ -18,8 +18,8 @@ from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.passes.insert_relays import insert_relays, shortcuts
 from dagtrain.passes.memory_home import move_memories
-from dagtrain.passes.remote_memory import remote_memory
 from dagtrain.passes.place import place
+from dagtrain.passes.remote_memory import remote_memory
 from dagtrain.passes.split_layers import Parts, split_layers
 from hdl.fixed import Fixed
 from hdl.layers.storage import Home

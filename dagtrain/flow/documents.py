@@ -209,6 +209,8 @@ SEARCHED = {
     "finished": TRUTH,
     "splits": {"type": "object", "additionalProperties": {"type": "string"}},
     "copies": {"type": "object", "additionalProperties": {"type": "integer", "minimum": 1}},
+    "remote": {"type": "array", "items": {"type": "string"}},
+    "share_without_stores": {"type": ["number", "null"]},
 }
 
 

@@ -6,10 +6,12 @@ from dataclasses import KW_ONLY, dataclass
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
-from dagtrain.graph.ir import Graph
+from dagtrain.graph.ir import Graph, Role
+from dagtrain.passes.remote_memory import storable
 from dagtrain.passes.replicate import parse_copies
 from hdl.errors import DagtrainError, Problem
-from placement.problem.cluster import CAPPED, Cluster, read_cluster, with_caps
+from hdl.layers.capabilities import is_engine
+from placement.problem.cluster import CAPPED, Cluster, read_cluster, with_caps, without_dram
 from placement.search.search import SearchOptions, Solver
 
 
@@ -41,6 +43,11 @@ class PlaceOptions:
     copies: tuple[str, ...] = ()
     # how many copies of all layers, or `AUTO`: of those of which copies make a faster plan
     replicas: str = "1"
+    # nodes, or layers for all their engines, whose memory is in a store; see `dagtrain.passes.remote_memory`
+    remote: tuple[str, ...] = ()
+    # whether the planner may put memories into stores, and into DRAM
+    stores: bool = True
+    dram: bool = True
     # of `dagtrain.planning.sharing.ShareWeights`
     share_weights: str = "never"
     # of `dagtrain.planning.problem.MultiplyConstants`
@@ -82,6 +89,33 @@ def copies_wanted(options: PlaceOptions) -> dict[str, int]:
     return copies if options.replicas == "1" else {"*": int(options.replicas)}
 
 
+def remote_wanted(options: PlaceOptions, graph: Graph, cluster: Cluster) -> frozenset[str]:
+    """Nodes whose memory the user wants in a store, of `--remote`.  Raises `DagtrainError` naming all that is wrong."""
+    problems: list[Problem] = []
+    found: set[str] = set()
+    able = {node.name: node for node in storable(graph)}
+    if options.remote and not options.stores:
+        problems.append(Problem("--remote and --no-remote are both given", "leave one of them out"))
+    if options.remote and len(cluster.devices) - len(set(options.exclude)) < 2:
+        problems.append(
+            Problem("--remote without a network: there is one device", "give the cluster another, or leave it out")
+        )
+    for name in options.remote:
+        # a layer is called as its forward node is
+        layer = {node.name for node in able.values() if node.layer_of == name and is_engine(node.layer)}
+        nodes = layer or {name} & able.keys()
+        known = any(name in (node.name, node.layer_of) for node in graph.nodes)
+        where = f"--remote {name}"
+        if not known:
+            problems.append(Problem(f"no layer or node {name}", "`dagtrain show` lists them", where))
+        elif not nodes:
+            problems.append(Problem("has no memory that could lie in a store", "leave it out", where))
+        found |= nodes
+    if problems:
+        raise DagtrainError.listing("", problems)
+    return frozenset(found)
+
+
 def read_options_cluster(options: PlaceOptions) -> Cluster:
     """The cluster with the caps of the command line.  Raises `DagtrainError` naming all that is wrong."""
     problems: list[Problem] = []
@@ -102,7 +136,8 @@ def read_options_cluster(options: PlaceOptions) -> Cluster:
             problems.append(Problem(what, "give it once", f"--cap {cap}"))
     if problems:
         raise DagtrainError.listing("", problems)
-    return with_caps(read_cluster(options.devices), shares)
+    cluster = with_caps(read_cluster(options.devices), shares)
+    return cluster if options.dram else without_dram(cluster)
 
 
 def search_options(options: PlaceOptions) -> SearchOptions:
@@ -145,7 +180,12 @@ def parse_pins(pins: tuple[str, ...], graph: Graph, cluster: Cluster) -> dict[st
     devices = {device.name for device in cluster.devices}
     for pin in pins:
         layer, _, device = pin.partition("=")
-        nodes = [node.name for node in graph.nodes if layer in (node.name, node.layer_of)]
+        # a store stands where there is room, unless it is named
+        nodes = [
+            node.name
+            for node in graph.nodes
+            if layer == node.name or (layer == node.layer_of and node.role is not Role.STORE)
+        ]
         if not device:
             problems.append(Problem(f"--pin {pin} is not of the form layer=device"))
         elif device not in devices:

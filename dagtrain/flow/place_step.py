@@ -18,6 +18,7 @@ from dagtrain.flow.place_options import (
     copies_wanted,
     parse_pins,
     read_options_cluster,
+    remote_wanted,
     search_options,
 )
 from dagtrain.flow.placed import COMMAND, load_placed_graph, load_plan, load_start, write_placed
@@ -33,6 +34,8 @@ from dagtrain.flow.workspace import (
 )
 from dagtrain.graph.ir import Graph
 from dagtrain.passes.form import Form
+from dagtrain.passes.remote_memory import remote_memory
+from dagtrain.planning.balancing import Balancer, memory_share
 from dagtrain.planning.choices import plan_choices, relayed
 from dagtrain.planning.copying import Copier
 from dagtrain.planning.former import FormedPlan, Former, FormMissingError
@@ -43,6 +46,7 @@ from dagtrain.planning.splitting import Splitter
 from dagtrain.progress import Progress
 from dagtrain.rates import rate_text, training_text
 from hdl.costs.estimate import Estimator
+from hdl.errors import InfeasibleError
 from hdl.parts.catalogue import part
 from placement.problem.deadline import Deadline, Ended
 from placement.problem.plan import DeviceUse, Plan
@@ -78,8 +82,10 @@ def run(
     deadline = Deadline(search.time_limit_seconds, clock)
     imported, form = load_training_graph(workspace), imported_form(workspace)
     copies = copies_wanted(options)
-    form = replace(form, copies={**form.copies, **copies})
+    own, form = form, replace(form, copies={**form.copies, **copies})
     graph = import_again(workspace, form) if copies else imported
+    form = replace(form, remote=remote_wanted(options, graph, cluster))
+    graph = remote_memory(graph, form.remote) if form.remote else graph
 
     def planner_of(graph: Graph) -> Planner:
         made = with_levers(graph, cluster, search, options)
@@ -87,8 +93,10 @@ def run(
         return Planner(made, cluster, estimator, search, pins, progress, deadline, multiply, deal)
 
     def in_form(form: Form) -> Planner:
+        plain = replace(form, remote=frozenset())
         try:
-            return planner_of(import_again(workspace, form))
+            made = imported if plain == own else import_again(workspace, plain)
+            return planner_of(remote_memory(made, form.remote) if form.remote else made)
         except MissingStep as error:
             raise FormMissingError(error.what, error.cure) from error
 
@@ -161,22 +169,35 @@ def _told(workspace: Workspace, done: bool) -> StepResult:
         *([f"frames: IP packets of at most {plan.mtu} bytes"] if plan.mtu else []),
         *_splits(meta["splits"]),
         *_copies(meta["copies"]),
+        *_stores(plan, meta),
         *_relays(plan),
         *meta["warnings"],
         *(() if meta["finished"] else ("the search was ended early: the same command goes on from this plan",)),
     )
     # beside the plan, whose bytes depend on its inputs alone
-    measured = {name: meta[name] for name in ("seconds", "finished", "splits", "copies")}
+    measured = {
+        name: meta[name] for name in ("seconds", "finished", "splits", "copies", "remote", "share_without_stores")
+    }
     return StepResult("place", folder, done, lines, {**json.loads(plan.to_json()), **measured})
 
 
 def _plan(former: Former, form: Form, planner: Planner, options: PlaceOptions, start: Start | None) -> FormedPlan:
-    """The best plan, with layers in parts and copies where that pays; ``form`` to begin with, whose planner that is."""
+    """The best plan, with layers in parts, memories in stores and copies where that pays; ``form`` to begin with, whose
+    planner that is."""
+    literal = Solver(options.solver) is Solver.LITERAL
+    balancer = Balancer(former, planner.problem.cluster) if options.stores and not literal else None
     try:
-        if options.split and Solver(options.solver) is not Solver.LITERAL:
-            found = Splitter(former).run(form, planner, start)
-        else:
-            found = former.plan(form, planner, start)
+        try:
+            if options.split and not literal:
+                found = Splitter(former).run(form, planner, start)
+            else:
+                found = former.plan(form, planner, start)
+        except InfeasibleError as failed:
+            if balancer is None:
+                raise
+            found = balancer.rescue(form, planner, failed)
+        if balancer is not None:
+            found = balancer.run(found)
         return Copier(former).run(found) if options.replicas == AUTO else found
     except Ended:
         if former.deadline.interrupted:
@@ -211,6 +232,19 @@ def _copies(copies: Mapping[str, int]) -> list[str]:
     """What a user should know of copies."""
     several = ", ".join(f"{layer}={count}" for layer, count in copies.items() if count > 1)
     return [f"copies: {several} (as --copy makes)"] if several else []
+
+
+def _stores(plan: Plan, meta: PlaceRecord) -> list[str]:
+    """What a user should know of memories in stores, and S of FPDeep's equation (12)."""
+    if not meta["remote"]:
+        return []
+    before = meta["share_without_stores"]
+    without = "" if before is None else f", {before:.1%} in the best plan without stores"
+    block = part(plan.devices[0].part).block_memory
+    return [
+        f"memories on other boards: of {', '.join(meta['remote'])} (as --remote makes)",
+        f"largest share of {block} of any board: {memory_share(plan):.1%}{without}",
+    ]
 
 
 def _relays(plan: Plan) -> list[str]:

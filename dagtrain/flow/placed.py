@@ -113,7 +113,9 @@ def load_start(workspace: Workspace) -> Start | None:
         searched, searched_on = _read_plan(folder, SEARCHED_PLAN, SEARCHED_INSTANCE)
         levels = tuple(meta["levels"])
         planned = Planned(plan, instance, Searched(searched, searched_on, levels, finished=False))
-        return Start(searched, levels, Form(parts_from_json(meta["splits"]), meta["copies"]), planned)
+        return Start(
+            searched, levels, Form(parts_from_json(meta["splits"]), meta["copies"], frozenset(meta["remote"])), planned
+        )
     except DagtrainError:
         return None
 
@@ -131,6 +133,7 @@ def write_placed(folder: Path, found: FormedPlan, imported: Graph, devices: Path
     shutil.copyfile(devices, folder / "cluster.toml")
     cluster = with_mtu(read_cluster(devices), planned.plan.mtu)
     form = {"splits": parts_to_json(found.form.parts), "copies": dict(found.form.copies)}
+    form |= {"remote": sorted(found.form.remote), "share_without_stores": found.share_without_stores}
     meta = {**_meta(found, planned, searched, cluster), **form, **notes}
     write_text(folder / "place.json", json.dumps(meta, indent=1) + "\n")
 

@@ -102,6 +102,10 @@ class PlaceRecord(Versioned):
     splits: dict[str, str]
     # layer, or pattern of names -> copies
     copies: dict[str, Count]
+    # nodes whose memory is in a store; the largest share of block memory of any board in the best plan without stores,
+    # where one was found first
+    remote: list[str]
+    share_without_stores: float | None
     # digest of what was asked, and the fingerprint of the result from which the search went on
     problem: str
     begun_from: str

@@ -1,4 +1,4 @@
-"""Forms of a network: which layers of its model are in parts, and of which there are copies."""
+"""Forms of a network: layers of its model in parts, copies of layers, memories in stores."""
 
 from __future__ import annotations
 
@@ -16,3 +16,5 @@ class Form:
     parts: Mapping[str, Parts] = field(default_factory=dict)
     # pattern of layers -> copies (`dagtrain.passes.replicate`)
     copies: Mapping[str, int] = field(default_factory=dict)
+    # nodes whose memory is in a store (`dagtrain.passes.remote_memory`)
+    remote: frozenset[str] = frozenset()

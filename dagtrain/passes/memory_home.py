@@ -9,7 +9,18 @@ from dagtrain.graph.ir import Graph, Node, Stage
 from dagtrain.passes.apply import graph_pass
 from dagtrain.passes.fold import weight_groups
 from hdl.errors import DagtrainError, Problem
+from hdl.layers.base import Layer
 from hdl.layers.storage import Home
+
+# where a memory may lie that no other node has
+OWN = (Home.ON_CHIP, Home.PARKED, Home.DRAM)
+
+
+def own_homes(layer: Layer) -> dict[Home, Layer]:
+    """A layer with its memory at every home that needs no other node; as it is, where it has a node for that."""
+    if layer.is_store or any(port.tensor.kind.of_store for port in (*layer.sinks, *layer.sources)):
+        return {Home.ON_CHIP: layer}
+    return {home: variant for home in OWN if (variant := layer.at(home)) is not None}
 
 
 def keep_in_dram(graph: Graph, names: Collection[str]) -> Graph:

@@ -16,7 +16,7 @@ from dagtrain.emission.memory import deal_units, group_share
 from dagtrain.emission.stored import DramUse, Stored, can_be_dealt
 from dagtrain.graph.ir import Graph, Node, Role
 from dagtrain.passes.fold import fold_graph, weight_tiles
-from dagtrain.passes.memory_home import move_memories
+from dagtrain.passes.memory_home import move_memories, own_homes
 from dagtrain.planning.choices import Choice, Dealing, memory_bits
 from dagtrain.planning.fifo_costs import adapter_resources, queue_resources
 from dagtrain.planning.link_costs import LinkCosts
@@ -134,9 +134,8 @@ class LevelCosts:
         least = LEAST_DRAM_BLOCKS * min(part.m20k_bits for part in self.parts)
         if not self.free or bits < least:
             return
-        for home in Home:
-            variant = original.at(home) if home not in (here, Home.LENT) else None
-            if variant is not None:
+        for home, variant in own_homes(original).items():
+            if home is not here:
                 try:
                     own = self.folded.cycles_for(node.name, self._fold_cycles(node))
                     folded = variant.fold(own, self.tiles.get(node.name))
@@ -177,7 +176,7 @@ class LevelCosts:
     def _may_lie_in_dram(self, node: Node, port: Port, parts: int = 1) -> bool:
         """Whether a FIFO is deep, and all that goes through it waits longer than the way through DRAM takes, dealt out
         to so many parts."""
-        if port.tensor.kind.per_batch:
+        if port.tensor.kind.of_parameter:
             return False
         edge = node.inputs[port.name]
         depth, width = self.depths[edge], port.payload_bits

@@ -22,6 +22,7 @@ import numpy as np
 
 from dagtrain.graph.ir import Node
 from dagtrain.passes.fold import weight_groups
+from dagtrain.passes.memory_home import own_homes
 from dagtrain.planning.link_costs import most_credit_words
 from dagtrain.planning.priced import PricedLevel
 from dagtrain.planning.prices import Prices
@@ -31,6 +32,7 @@ from hdl.layers.base import Layer
 from hdl.layers.capabilities import with_random_bits_of
 from hdl.layers.folding import divisors
 from hdl.layers.storage import Home
+from hdl.layers.store.base import widths_of
 from hdl.parts.part import Part
 from hdl.tensor import Tile
 from placement.problem.clocks import in_time
@@ -186,7 +188,7 @@ class Foldings:
         if not folded:
             return {}
         multipliers = min(variant.multipliers for variant in folded.values())
-        width = min(port.tensor.fixed.width for layer in homes.values() for port in layer.sinks)
+        width = min(port.tensor.fixed.width for layer in homes.values() for port in (*layer.sinks, *layer.sources))
         return {
             part.name: [
                 Configuration(
@@ -223,11 +225,9 @@ def _untied(menu: Mapping[str, Sequence[Configuration]]) -> dict[str, list[Confi
 
 def _homes(layer: Layer) -> dict[Home, Layer]:
     """A layer with its memory at every home it can have; nothing for one that follows the tile of others."""
-    if next(layer.tiles(ANY_PACE), None) is None:
+    if next(layer.tiles(ANY_PACE), None) is None and not layer.is_store:
         return {}
-    if layer.borrowed:
-        return {Home.LENT: layer}
-    return {home: variant for home in Home if home is not Home.LENT and (variant := layer.at(home)) is not None}
+    return {Home.LENT: layer} if layer.borrowed else own_homes(layer)
 
 
 def _best(ways: Sequence[dict[str, dict[str, list[Configuration]]]]) -> Iterator[dict[str, Any]]:
@@ -279,8 +279,9 @@ def _variants(layer: Layer) -> Iterator[Layer]:
 
 
 def _blocks(layer: Layer, part: Part) -> int:
-    """Block memories of the images of an engine, whose shapes no lanes change."""
-    return sum(fit(Resources(memories={(image.depth, image.width): 1}), part).m20k for image in layer.memories())
+    """Block memories of the images of an engine, whose shapes no lanes change; of a store those of the best lanes."""
+    found = ([(image.depth, image.width) for image in each.memories()] for each in widths_of(layer))
+    return min(sum(fit(Resources(memories={shape: 1}), part).m20k for shape in shapes) for shapes in found)
 
 
 def _moved_bytes(layer: Layer, apart: bool) -> int:

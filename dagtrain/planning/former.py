@@ -27,6 +27,8 @@ class FormedPlan:
     form: Form
     # what a user should know of how it was found
     warnings: tuple[str, ...] = ()
+    # the largest share of block memory of any board in the plan without stores that this one is faster than
+    share_without_stores: float | None = None
 
     @property
     def graph(self) -> Graph:

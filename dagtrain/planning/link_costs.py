@@ -88,9 +88,9 @@ def most_credit_words(graph: Graph, word_bits: int, network_cycles: int = NETWOR
         makers = {graph.producers[edge][0].name for _, edge in frame_inputs(node)}
         before[node.name] = frozenset({node.name}).union(*(before[name] for name in makers))
     for edge, producer, source, consumer, sink in graph.streams:
-        per_batch = sink.tensor.kind.per_batch
+        per_batch, of_store = sink.tensor.kind.per_batch, sink.tensor.kind.of_store
         others = {graph.producers[other][0].name for _, other in frame_inputs(consumer) if other != edge}
-        if per_batch:
+        if per_batch or of_store:
             tensors, beyond = MOST_PER_BATCH, 0
         elif Role.RECOMPUTE in (producer.role, consumer.role) or not others <= before[producer.name]:
             continue

@@ -112,9 +112,9 @@ def deadlock_beats(graph: Graph, edge: str) -> int:
 
 
 def frame_inputs(node: Node) -> list[tuple[Port, str]]:
-    """Sinks that take a tensor with every frame, and the edges into them."""
+    """Sinks that take a tensor with every frame, and the edges into them; but what stores give when it is wanted."""
     ports = [(node.layer.port(name), edge) for name, edge in node.inputs.items()]
-    return [(port, edge) for port, edge in ports if not port.tensor.kind.per_batch]
+    return [(port, edge) for port, edge in ports if not port.tensor.kind.of_parameter]
 
 
 def _beside(consumer: Node, sink: Port, beat: int) -> dict[str, int]:

@@ -255,6 +255,12 @@ def with_caps(cluster: Cluster, shares: Mapping[str, Decimal]) -> Cluster:
     return replace(cluster, devices=tuple(replace(device, board=capped(device.board)) for device in cluster.devices))
 
 
+def without_dram(cluster: Cluster) -> Cluster:
+    """The cluster of boards whose DRAM nobody uses."""
+    boards = {device.name: replace(device.board, dram_bytes_per_s=0, dram_bytes=0) for device in cluster.devices}
+    return replace(cluster, devices=tuple(replace(device, board=boards[device.name]) for device in cluster.devices))
+
+
 def read_cluster(path: Path) -> Cluster:
     """Read a cluster file.
 

@@ -396,7 +396,9 @@ class ConvGradient(GradientEngine, DenseEngine):
         )
         batch = self.recipe.batch
         per_frame = Fraction(batch - 1, batch)
-        return (Ring(name="sums", back=back, out=out, capacity=SUMS_CAPACITY, per_frame=per_frame),)
+        # beat by beat no sum is sent before the one in its place has come back; bursts wait for one another
+        capacity = 1 if kind is Kind.SUMS else SUMS_CAPACITY
+        return (Ring(name="sums", back=back, out=out, capacity=capacity, per_frame=per_frame),)
 
     @property
     def cycles_per_frame(self) -> int:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
 
 from hdl.fixed import Fixed
+from hdl.layers.base import Layer
+from hdl.layers.folding import divisors
 from hdl.layers.storage import Memory
 from hdl.layers.store.block_store import IMAGE, BlockStore
 from hdl.layers.wiring.parameter import ParameterLayer
-from hdl.tensor import Kind, Port, Tensor
+from hdl.tensor import Kind, Port, Tensor, Tile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +53,17 @@ class Store(ParameterLayer):
         """A beat a cycle; of what passes once a batch its share of one."""
         return super().cycles_per_frame if self.once_a_batch else self.cycles_per_batch
 
+    def widths(self) -> Iterator[Self]:
+        """This store with every number of lanes."""
+        size = self.elements if len(self.shape) == 1 else self.tile.size
+        return (dataclasses.replace(self, w_lanes=lanes) for lanes in divisors(size))
+
+    def least_cycles(self, tile: Tile) -> int | None:
+        """A tile a beat."""
+        if not all(self.shape[axis] >= lanes for axis, lanes in enumerate((tile.po, tile.pi)[: len(self.shape)])):
+            return None
+        return dataclasses.replace(self, tile=tile, w_lanes=tile.size).cycles_per_frame
+
     @property
     def pipeline_cycles(self) -> int:
         """From a beat in to the same beat out."""
@@ -69,3 +82,8 @@ class Store(ParameterLayer):
         """`images` with these beats of the source from its first word on."""
         words = [int(beat) for beat in beats]
         return {IMAGE: words + [0] * (self.store.depth - len(words))}
+
+
+def widths_of(layer: Layer) -> Iterable[Layer]:
+    """A store with every number of lanes; of another layer itself."""
+    return layer.widths() if isinstance(layer, Store) else (layer,)
