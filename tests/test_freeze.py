@@ -156,16 +156,20 @@ def test_tiles_of_frozen_weights_are_told_apart_by_the_one_version_that_they_hav
     assert frozen < plain
 
 
-def test_frozen_weights_lie_on_chip_or_in_dram_and_are_neither_parked_nor_lent() -> None:
+def test_frozen_weights_lie_on_chip_in_dram_or_in_a_store_and_are_neither_parked_nor_lent() -> None:
     layer = Conv(height=4, width=4, channels=2, filters=2, kernel=(3, 3), padding=(1, 1, 1, 1), frozen=True)
-    assert [home for home in Home if layer.at(home) is not None] == [Home.ON_CHIP, Home.DRAM]
+    assert [home for home in Home if layer.at(home) is not None] == [Home.ON_CHIP, Home.DRAM, Home.REMOTE]
     assert layer.at(Home.ON_CHIP) == layer
     outside = layer.at(Home.DRAM)
     assert outside is not None
     assert [port.name for port in outside.fetched] == ["w"]
     assert not outside.memories()
     assert outside.sinks == layer.sinks
-    with pytest.raises(FoldingError, match="frozen weights are not parked; they lie on chip or in DRAM"):
+    stored = layer.at(Home.REMOTE)
+    assert stored is not None
+    assert [port.name for port in stored.sinks] == ["x", "w"]
+    assert stored.fetched == stored.memories() == ()
+    with pytest.raises(FoldingError, match="frozen weights are not parked; they lie on chip, in DRAM or in a store"):
         replace(layer, weights=Home.PARKED)
 
 
