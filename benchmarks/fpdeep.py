@@ -178,8 +178,18 @@ def linear_boards(net: str, gbit_per_s: float, words: int) -> float:
 
 def need(net: str) -> float:
     """Gbit/s of a cut in front of nearly all of the channels of that layer, one way, at the paper's GOPS."""
-    frames = BOARDS * printed()[net]["gops"] / gop(net)
-    return in_and_out(net)[1] * WORD_BITS * frames / 1e9
+    return in_and_out(net)[1] * WORD_BITS * printed_fps(net) / 1e9
+
+
+def printed_fps(net: str) -> float:
+    """Frames/s that the paper's GOPS are."""
+    return BOARDS * printed()[net]["gops"] / gop(net)
+
+
+def dense_gb_per_s(net: str) -> float:
+    """Of DRAM, where dense weights are read once a frame at that rate."""
+    weights = sum(layer.weights for layer in chain(net).layers if layer.off_chip)
+    return weights * WORD_BITS / 8 * printed_fps(net) / 1e9
 
 
 def _links() -> dict[str, Value]:
@@ -210,7 +220,7 @@ def dense_boards(net: str) -> list[int]:
 def memory_shares(net: str) -> list[float]:
     """Of all block memory of each board, 16-bit weights and gradients, not balanced."""
     of = mapped(net, BOARDS)
-    return [2 * WORD_BITS * of.on_chip_weights(board) / (PART.m20k * PART.m20k_bits) for board in range(BOARDS)]
+    return [2 * WORD_BITS * of.weights(board) / (PART.m20k * PART.m20k_bits) for board in range(BOARDS)]
 
 
 def _boards() -> dict[str, Value]:
@@ -279,6 +289,7 @@ def _operations() -> Iterator[tuple[str, ...]]:
         yield (
             net, f"{gop(net):.2f}", f"{gop(net, True):.2f}" if net in GROUPED else "", f"{megahertz:.1f}",
             f"{share:.1%}", f"{ratio:.3f}", f"{watts:.1f}", in_and_out(net)[0], f"{need(net):.1f}",
+            f"{dense_gb_per_s(net):.0f}",
         )  # fmt: skip
 
 
@@ -340,7 +351,7 @@ def sections() -> Iterator[tuple[str, Sequence[str], list[Sequence[str]]]]:
     heads: tuple[str, ...]
     heads = (
         "network", "GOP an image", "in groups", "MHz at 80 %", "DSPs at 200 MHz", "hours over ours", "W a board",
-        "widest layer", "its need Gb/s",
+        "widest layer", "its need Gb/s", "dense weights GB/s",
     )  # fmt: skip
     yield "What Table 6 implies", heads, list(_operations())
     heads = (

@@ -187,7 +187,8 @@ def test_what_crosses_between_boards_that_is_counted_by_hand() -> None:
 def test_weights_stay_where_their_channels_are_and_dense_ones_off_the_chip() -> None:
     layers = (conv("a", 8, 8, 4), replace(conv("fc", 128, 10, 1, 1), off_chip=True))
     mapping = fpdeep(Chain("two", layers), 2, 400)
-    assert sum(mapping.on_chip_weights(board) for board in range(2)) == 9 * 8 * 8
+    assert sum(mapping.weights(board) for board in range(2)) == 9 * 8 * 8
+    assert sum(mapping.weights(board, off_chip=True) for board in range(2)) == 128 * 10
 
 
 def test_the_faster_dealing_is_taken() -> None:

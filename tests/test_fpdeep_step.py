@@ -97,6 +97,10 @@ def test_the_command_tells_the_mapping_and_then_the_plan_beside_it(
     assert alone["fps"] == float(200_000_000 / mapped.cycles)
     assert [board["device"] for board in alone["boards"]] == ["head", "worker"]
     assert all(0 < board["dsp"] <= dsp for board in alone["boards"])
+    # the dense layer of 144 inputs and 3 classes, at 16 bits
+    assert sum(board["dram_bytes_per_frame"] for board in alone["boards"]) == 144 * 3 * 2
+    # a port of 512 bits at 200 MHz in each direction carries less than 70 % of 76.8 GB/s
+    assert alone["dram_bytes_per_s"] == plan["devices"][0]["dram_capacity_bytes_per_s"] == 25_600_000_000
 
     ours = beside["ours"]
     assert (ours["fps"], ours["bound_fps"]) == (plan["steady_fps"], plan["bound_fps"])
@@ -107,6 +111,7 @@ def test_the_command_tells_the_mapping_and_then_the_plan_beside_it(
 
     text = case.step("place", "--mapping", "fpdeep", "--cap", "dsp=0.01", "--gap", 0.6).out
     assert "our plan, in circuits:" in text
+    assert "weights off the chip, each read once a frame: worker needs" in text
     assert "our idle" in text
 
 

@@ -198,13 +198,14 @@ def _record(mapped: Mapped, names: Sequence[str], board: Board, known: float) ->
         "link_bits_per_frame": bits,
         "link_bits_per_s": board.link_bits_per_s,
         "widest_cut": widest.layer if widest else "",
+        "dram_bytes_per_s": board.dram_bytes_per_s,
         "boards": [_board(mapped, index, name, board) for index, name in enumerate(names)],
         "ours": None,
     }
 
 
 def _board(mapped: Mapped, index: int, name: str, board: Board) -> MappedBoardRecord:
-    weights = mapped.on_chip_weights(index)
+    weights = mapped.weights(index)
     blocks = -(-mapped.dsp_of(index) // multipliers_a_block(board.part))
     return {
         "device": name,
@@ -214,6 +215,8 @@ def _board(mapped: Mapped, index: int, name: str, board: Board) -> MappedBoardRe
         "idle": mapped.idle(mapped.cycles, index),
         # a weight and its gradient
         "weights_share": 2 * WORD_BITS * weights / (board.part.m20k * board.part.m20k_bits),
+        # each read once a frame, the least there is where frames follow one another
+        "dram_bytes_per_frame": mapped.weights(index, off_chip=True) * WORD_BITS // 8,
     }
 
 
@@ -257,6 +260,14 @@ def _lines(data: MappingRecord) -> Iterator[str]:
         f"{data['known_share']:.1%} of all multiplications are in layers that it maps; logic, memory around engines "
         "and latency are not counted"
     )
+    busiest = max(data["boards"], key=lambda board: board["dram_bytes_per_frame"])
+    if busiest["dram_bytes_per_frame"]:
+        read, rate = busiest["dram_bytes_per_frame"], data["dram_bytes_per_s"]
+        limit = f"; that allows {rate_text(rate / read)} frames/s" if read * data["fps"] > rate else ""
+        yield (
+            f"weights off the chip, each read once a frame: {busiest['device']} needs "
+            f"{read * data['fps'] / 1e9:.4g} GB/s of {rate / 1e9:.4g} that its DRAM carries{limit}"
+        )
     full = [board["device"] for board in data["boards"] if board["weights_share"] > 1]
     if full:
         yield f"weights and gradients do not fit, without balancing, on {', '.join(full)}"

@@ -770,6 +770,8 @@ class MappedBoardRecord(TypedDict):
     idle: float
     # weights and gradients on the chip, of all block memory
     weights_share: float
+    # weights off the chip, each read once
+    dram_bytes_per_frame: Count
 
 
 class OursRecord(TypedDict):
@@ -804,6 +806,8 @@ class MappingRecord(Versioned):
     link_bits_per_frame: Count
     link_bits_per_s: Count
     widest_cut: str
+    # usable, of a board
+    dram_bytes_per_s: Count
     boards: list[MappedBoardRecord]
     # None without a plan to compare with
     ours: OursRecord | None

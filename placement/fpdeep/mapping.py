@@ -117,12 +117,12 @@ class Mapping:
         built = sum(engine.dsp for engine in engines)
         return float(1 - sum((engine.macs for engine in engines), Fraction(0)) / (built * cycles)) if built else 0.0
 
-    def on_chip_weights(self, board: int) -> int:
-        """Weights that a board keeps on its chip."""
+    def weights(self, board: int, off_chip: bool = False) -> int:
+        """Weights that a board keeps on its chip, or off it."""
         found = 0
         for part in self.parts:
             layer = self.layer(part)
-            if part.board == board and not layer.off_chip:
+            if part.board == board and layer.off_chip is off_chip:
                 found += layer.weights * part.channels // _channels(layer, part)
         return found
 
