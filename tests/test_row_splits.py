@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks import row_splits
 from dagtrain.cosim.simulator import Simulator
 from dagtrain.emission.design import design_cluster
 from dagtrain.emission.links import NetworkModel
@@ -231,3 +232,28 @@ def part_of(node: Node) -> int:
     """Which part a node is, or which it deals for; -1 of what there is one of."""
     found = re.search(r"_rows(\d+)", node.name) or re.search(r"gather\d*\.(\d+)$", node.name)
     return int(found[1]) if found else -1
+
+
+# ---- what crosses
+
+
+def test_a_cut_by_rows_is_crossed_by_each_map_once_and_by_halos() -> None:
+    """Rows of x and of dx for the boards behind, of y and of errors for those before, and a row of either halo."""
+    side, channels = 8, 4
+    forward = row_splits.conv1(side, channels)
+    graph = row_splits.in_parts(forward, "rows", 2)
+    (cut,) = row_splits.cuts(graph, "rows", 2)
+    row = side * channels * 16
+    # x and errors 5 rows, y and dx 4; once a batch weights of 16 bits, and exact sums of gradients, a word each
+    once = channels * channels * 9 * (16 + row_splits.WORD_BITS) / row_splits.BATCH
+    assert cut.bits == 18 * row + once
+    of_inputs = row_splits.widest(forward, "inputs", 4)
+    assert of_inputs.bits > cut.bits
+    assert cut.linear_boards > of_inputs.linear_boards
+    assert row_splits.OPERATIONS == pytest.approx(92.8e9, rel=1e-3)
+
+
+def test_a_stretch_by_rows_is_crossed_by_halos_and_by_what_is_small() -> None:
+    forward = row_splits.conv1(8, 4)
+    alone, block = (row_splits.widest(forward, way, 2).bits for way in ("rows", "all of conv1 by rows"))
+    assert block < 0.75 * alone

@@ -167,17 +167,37 @@ class _Splitting:
     # ---- rows on their way
 
     def _route(self, edge: str, wanted: tuple[Range, ...]) -> list[str]:
-        """Edges that carry these rows of an edge."""
-        maker, source = self.graph.producers[edge]
-        made = self.made.get(edge, [((0, source.tensor.shape[0]), edge)])
-        if made[0][1] == edge and wanted == (made[0][0],):
-            return [edge]
+        """Edges that carry these rows of an edge.
+
+        What several nodes of a part read of it passes to that part once, and there goes on to those that read less."""
+        made = self.made.get(edge, [((0, self.graph.tensor(edge).shape[0]), edge)])
+        if wanted == tuple(rows for rows, _ in made):
+            return [given for _, given in made]
         if (edge, wanted) not in self.routes:
-            number = sum(other == edge for other, _ in self.routes)
-            self.routes[edge, wanted] = _Route(self, edge, maker, source, str(number) if number else "").lay(
-                made, wanted
-            )
+            every = self._wanted(edge, wanted, tuple(rows for rows, _ in made))
+            route = _Route(self, edge, *self.graph.producers[edge], self._mark(edge))
+            if every == wanted:
+                self.routes[edge, wanted] = route.lay(made, wanted)
+            else:
+                self.routes[edge, wanted] = route.trim(every, self._route(edge, every), wanted)
         return self.routes[edge, wanted]
+
+    def _wanted(self, edge: str, wanted: tuple[Range, ...], made: tuple[Range, ...]) -> tuple[Range, ...]:
+        """What all nodes in as many parts read of an edge, where they don't read what is made as it is."""
+        for node, sink in self.graph.consumers[edge]:
+            count = 1 if node.layer.works_per_batch else self.counts.get(node.whole, 1)
+            if count == len(wanted) > 1:
+                parts = row_parts(node.layer, count) or []
+                reads = tuple(part.needs[sink.name] for part in parts)
+                if reads != made:
+                    both = zip(wanted, reads, strict=True)
+                    wanted = tuple((min(one[0], other[0]), max(one[1], other[1])) for one, other in both)
+        return wanted
+
+    def _mark(self, edge: str) -> str:
+        """Tells several routes of one edge apart."""
+        number = sum(other == edge for other, _ in self.routes)
+        return str(number) if number else ""
 
 
 @dataclass(frozen=True)
@@ -208,6 +228,13 @@ class _Route:
             for (reader, (low, high)), given in zip(shares.items(), edges, strict=True):
                 pieces[reader].append((high - low, given, part == reader))
         return [self._gather(reader, len(wanted), found) for reader, found in pieces.items()]
+
+    def trim(self, given: tuple[Range, ...], edges: list[str], wanted: tuple[Range, ...]) -> list[str]:
+        """The edges for those who want these rows, of edges that carry more."""
+        found = []
+        for part, (edge, rows, want) in enumerate(zip(edges, given, wanted, strict=True)):
+            found += [edge] if rows == want else self._deal(part, edge, rows, [want])
+        return found
 
     @property
     def _kind(self) -> Kind:
