@@ -24,6 +24,7 @@ from dagtrain.passes.calibrate import calibrate
 from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.passes.memory_home import keep_in_dram
 from dagtrain.passes.replicate import replicate
+from dagtrain.passes.split_rows import split_rows
 from dagtrain.schedule.batch_time import batch_time, edge_ways
 from dagtrain.training.feeds import synthetic_feeds
 from hdl.dram.axi import AxiFormat
@@ -53,15 +54,17 @@ def residual_net(staleness: int, batch: int = BATCH) -> Graph:
     return insert_forks(calibrate(training, [synthetic_feeds(training, BATCH, seed) for seed in range(3)]))
 
 
-def copied_net(staleness: int, batch: int, copies: Mapping[str, int]) -> Graph:
-    """The residual block without the norm, its frames dealt out to so many copies of layers."""
+def copied_net(
+    staleness: int, batch: int, copies: Mapping[str, int] | None = None, rows: Mapping[str, int] | None = None
+) -> Graph:
+    """The residual block without the norm, frames dealt out to so many copies of layers, or rows to so many parts."""
     builder = GraphBuilder("copied", Recipe(batch=batch, staleness=staleness), seed=5)
     x = builder.relu(builder.conv(builder.input(6, 6, 2), 4, 3, padding=1))
     y = builder.relu(builder.conv(x, 4, 3, padding=1), ceiling=6.0)
     y = builder.max_pool(builder.add(builder.conv(y, 4, 1), builder.conv(x, 4, 1)), 2, 2)
     training = differentiate(builder.classify(builder.gemm(builder.global_average_pool(y), 5)))
     graph = calibrate(training, [synthetic_feeds(training, BATCH, seed) for seed in range(3)])
-    return insert_forks(replicate(graph, copies))
+    return insert_forks(replicate(split_rows(graph, rows or {}), copies or {}))
 
 
 def inception_net(staleness: int, batch: int = BATCH) -> Graph:

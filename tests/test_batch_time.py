@@ -52,6 +52,8 @@ NETS = {
     "two of a stretch": partial(copied_net, copies={"conv2": 2, "relu2": 2}),
     "three": partial(copied_net, copies={"conv*": 3}),
     "four of all": partial(copied_net, copies={"*": 4}),
+    "rows of a layer": partial(copied_net, rows={"conv2": 3}),
+    "rows of a stretch": partial(copied_net, rows={"conv1": 2, "relu1": 2, "conv2": 2, "relu2": 2, "conv3": 2}),
 }
 NETWORK_CYCLES = 90
 # what long batches reckoned from short ones may differ: room at ports is kept in bins of a few cycles
@@ -296,6 +298,11 @@ def test_gradient_engines_rest_until_their_sums_have_left(edge: str, credits: in
         ("four of all", "one", 0, 200, 4, 16),
         ("three", "one", 16, 200, 40, 16),
         ("two of a stretch", "dealt out", 9, 300, 9, 16),
+        # parts by rows: drained, and with as many stale frames as they want; halos between neighbours; over links
+        ("rows of a layer", "one", 0, 300, 4, 16),
+        ("rows of a layer", "one", 16, 200, 14, 16),
+        ("rows of a stretch", "one", 16, 300, 14, 16),
+        ("rows of a stretch", "dealt out", 9, 300, 9, 16),
     ],
 )
 def test_batches_take_the_cycles_that_are_said(

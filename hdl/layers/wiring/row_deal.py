@@ -22,7 +22,7 @@ from hdl.errors import ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray
 from hdl.layers.base import Layer
 from hdl.layers.meaning import State
-from hdl.layers.pointwise.elementwise import ElementWise
+from hdl.layers.pointwise.elementwise import OfMap
 from hdl.memory import address_width
 from hdl.signals import Bit, Bits, ClockReset, Instances
 from hdl.stream import Stream
@@ -32,7 +32,7 @@ from hdl.tensor import Kind, Port, Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowDeal(ElementWise):
+class RowDeal(OfMap):
     """Sink ``x``; sources ``y0``, ``y1``, …, the rows from ``starts[i]`` to before ``ends[i]``, in the format of x.
 
     Eager: no part waits for a beat of the halo that another one has not taken.  Costs a register a bit of a beat, two
@@ -66,11 +66,6 @@ class RowDeal(ElementWise):
     def ranges(self) -> tuple[tuple[int, int], ...]:
         """First row and the row behind the last, of each part."""
         return tuple(zip(self.starts, self.ends, strict=True))
-
-    @property
-    def sinks(self) -> tuple[Port, ...]:
-        """x."""
-        return (self.map_port("x", self.kind),)
 
     @property
     def sources(self) -> tuple[Port, ...]:
@@ -109,7 +104,7 @@ class RowDeal(ElementWise):
     def circuit(
         self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
     ) -> Instances:
-        """One beat a cycle."""
+        """See `deal_rows`."""
         del images
         return deal_rows(domain, streams["x"], [streams[port.name] for port in self.sources], cfg=self)
 

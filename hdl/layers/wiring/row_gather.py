@@ -110,7 +110,7 @@ class RowGather(ElementWise):
     def circuit(
         self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
     ) -> Instances:
-        """One beat a cycle."""
+        """See `gather_rows`."""
         del images
         return gather_rows(domain, [streams[port.name] for port in self.sinks], streams["y"], cfg=self)
 
