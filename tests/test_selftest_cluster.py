@@ -8,7 +8,7 @@ import json
 import re
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -102,6 +102,23 @@ def test_a_report_tells_of_every_link_channel_and_cause() -> None:
     assert "m_axi_awvalid" in {port.name for port in design.devices[0].top.ports}
 
 
+def with_dram(gbyte: str, channels: int = 1, word_bits: int = 64) -> str:
+    """The cluster with other memories on one kind of board."""
+    text = CLUSTER.replace("dram_gbyte = 0.000004096", f"dram_gbyte = {gbyte}\ndram_channels = {channels}")
+    return text.replace("dram_word_bits = 64", f"dram_word_bits = {word_bits}")
+
+
+def test_what_cannot_be_tested_is_told_at_once() -> None:
+    text = with_dram("1000000", word_bits=1024).replace("count = 2", "count = 21")
+    with pytest.raises(DagtrainError) as raised:
+        design_selftest(parse_cluster(text), library())
+    assert [str(problem).partition(";")[0] for problem in raised.value.problems] == [
+        "each device sends to every other, of 21 at most, not 22",
+        "a march goes through words of 64 to 512 bits, not cluster.dram_word_bits = 1024",
+        "board 'one': a march is of fewer than 2**32 bursts of 64 words, not 7,812,500,000,000 words",
+    ]
+
+
 def test_a_cluster_of_words_has_no_host_to_tell() -> None:
     with pytest.raises(DagtrainError, match=r"^a self-test tells a host on Ethernet what it found"):
         design_selftest(parse_cluster(CLUSTER.split("[network]")[0].replace('mac = "avalon-st"\n', "")), library())
@@ -134,7 +151,7 @@ class Bench:
 
     def test(self, settings: Settings) -> Verdict:
         """All of it."""
-        return asyncio.run(asyncio.wait_for(self._test(settings), 400))
+        return asyncio.run(asyncio.wait_for(self._test(settings), 1200))
 
     async def _test(self, settings: Settings) -> Verdict:
         async with SelfTest(self.wiring, settings) as test:
@@ -157,7 +174,7 @@ def test_its_verilog_is_clean(bench: Bench, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_damaged_frames_are_counted_and_no_word_is_wrong(bench: Bench) -> None:
-    verdict = bench.run(Faults(corrupt=0.05, loss=0.01), None, bench.test)
+    verdict = bench.run(Faults(corrupt=0.2, loss=0.01), None, bench.test)
     assert verdict.problems == ()
     for device, told in verdict.reports.items():
         assert told["dropped.crc"] > 0, device
@@ -245,3 +262,56 @@ def test_a_stuck_bit_is_told_with_its_address(bench: Bench) -> None:
         assert "the first at address 0x123 in element" in problem
         assert problem.endswith("bits 17 differ")
         assert verdict.reports[device]["dropped.crc"] == 0
+
+
+# MACs with clocks of their own, narrower and wider than a word; a key; several memory channels
+MAC = 'mac = "{}"\nmac_clock_mhz = {}\nmac_word_bits = {}\n'
+KINDS = {
+    "128 bits": (with_dram("0.000008192", 2).replace("link_word_bits = 64", "link_word_bits = 128"), None),
+    "512 bits": (with_dram("0.000032768", 2, 512).replace("link_word_bits = 64", "link_word_bits = 512"), None),
+    "clocks": (
+        CLUSTER.replace('mac = "avalon-st"\n', MAC.format("avalon-st", 312.5, 128)).replace(
+            "link_gbit_per_s = 10\n\n[[board]]\nname",
+            f"link_gbit_per_s = 10\n{MAC.format('axi-stream', 161.13, 64)}\n[[board]]\nname",
+        ),
+        None,
+    ),
+    "key": (CLUSTER, 0x0123456789ABCDEF),
+    "all": (
+        with_dram("0.000049152", 3, 512)
+        .replace("link_word_bits = 64", "link_word_bits = 512")
+        .replace('mac = "avalon-st"\n', MAC.format("avalon-st", 402.83, 512)),
+        0xFEDCBA9876543210,
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_cluster_tests_itself(kind: str, tmp_path: Path) -> None:
+    text, key = KINDS[kind]
+    text += "" if key is None else f'key = "{key:016x}"\n'
+    design = design_selftest(parse_cluster(text), library())
+    made, wiring = delivered(tmp_path, design)
+    assert wiring.form.key == key
+    channels = {"128 bits": 2, "512 bits": 2, "all": 3}.get(kind, 1)
+    assert [len(device.memories) for device in design.devices] == [channels, channels, 0]
+    assert any("net.overflow" in values for values in design.values.values()) == (kind in ("clocks", "all"))
+    bench = Bench(design, made, wiring, tmp_path)
+    verdict = bench.run(Faults(corrupt=0.05, loss=0.02, duplicate=0.02, reorder=0.02), None, bench.test)
+    assert verdict.problems == ()
+    for device, told in verdict.reports.items():
+        assert sum(value for name, value in told.items() if name.endswith(".words")) == 2 * WORDS
+        done = [value for name, value in told.items() if re.fullmatch(r"dram\.\d\.done", name)]
+        assert done == [1] * (0 if device == "b" else channels)
+    assert sum(told["dropped.crc"] for told in verdict.reports.values()) > 0
+    # a bit that is stuck is found in each channel, whatever the cluster is
+    verdict = bench.run(Faults(), StuckBit(word=5, bit=9, value=True), bench.test)
+    found = [problem.partition(" has ")[0] for problem in verdict.problems]
+    assert found == [f"{device}: dram.{channel}" for device in ("a-0", "a-1") for channel in range(channels)]
+    # whoever has another key is not heard
+    if key is not None:
+        stranger = wiring.model_copy(update={"key": f"{key ^ 1:016x}"})
+        silent = Bench(design, made, stranger, tmp_path)
+        with pytest.raises(DagtrainError, match="a-0"):
+            silent.run(Faults(), None, lambda settings: silent.test(replace(settings, answer_seconds=5)))

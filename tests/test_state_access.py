@@ -13,7 +13,9 @@ import pytest
 from myhdl import always, always_comb, block
 
 from dagtrain.cosim.cluster import Feeds
+from dagtrain.cosim.compare import state_differences
 from dagtrain.cosim.emitted import EmittedModule
+from dagtrain.cosim.parts import StateLog
 from dagtrain.cosim.simulator import Simulator
 from dagtrain.cosim.testbench import emitted_cluster, simulate_under_myhdl, state_port
 from dagtrain.emission.delivered import Delivered
@@ -22,7 +24,7 @@ from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.manifest import StateRecord, read_manifest
 from dagtrain.emission.memory import MemoryModel
 from dagtrain.emission.modules import ModuleLibrary, verilog_name
-from dagtrain.emission.state import Dumped, dumped, load_records, restored
+from dagtrain.emission.state import Dumped, StateLink, dumped, load_records, restored
 from dagtrain.flow.emit_step import EmitOptions
 from dagtrain.graph.builder import GraphBuilder
 from dagtrain.graph.executor import Executor
@@ -95,6 +97,34 @@ def test_records_are_read_back_from_their_words() -> None:
 def test_words_that_are_no_records_are_refused(words: list[int]) -> None:
     with pytest.raises(StateError, match=r"^a stream of state is damaged: word \d of \d, 0x[0-9a-f]+, is no header"):
         list(records_of(words))
+
+
+# ---- what a co-simulation finds at the end of a chain
+
+
+def test_what_leaves_a_chain_otherwise_than_in_the_emulator_is_a_mismatch() -> None:
+    golden = Executor(plain_net(1))
+    golden.step(feeds_of(golden.graph, 0))
+    states = state_of(golden).words
+    links = tuple(StateLink(node=node, words=len(words)) for node, words in states.items())
+    record = StateRecord(load="load", dump="dump", batch=BATCH, rounds=2, links=(*links, StateLink(node="counts", words=0)))
+    begun = [start(0, BATCH)] * 2 + [Record(Kind.RUN, (1,))]
+    came = [*begun, *(Record(Kind.STATE, words) for words in states.values()), Record(Kind.DUMP)]
+    log = StateLog("words.txt", "fpga0", record, len(words_of(came)), "dut.fpga0_state_dump")
+    total = sum(map(len, states.values()))
+    assert state_differences(golden, log, words_of(came)) == (total, [])
+    node, words = next(iter(states.items()))
+    for at in (0, len(words) - 1):
+        wrong = [*words[:at], words[at] ^ 1 << 63, *words[at + 1 :]]
+        changed = [*begun, Record(Kind.STATE, tuple(wrong)), *came[4:]]
+        _, (what,) = state_differences(golden, log, words_of(changed))
+        assert what.startswith(f"fpga0: dumped behind batch 1: 1 of {len(words)} words of {node}, the first at {at}: ")
+    # a state less, two in another order, a run that was lost, half a record
+    for found in (came[:3] + came[4:], [*begun, came[4], came[3], *came[5:]], came[1:], came[:2] + came[3:]):
+        counted, (what,) = state_differences(golden, log, words_of(found))
+        assert counted == 0
+        assert what.startswith("fpga0: ")
+    assert "is no header of a record" in state_differences(golden, log, words_of(came)[:-2])[1][0]
 
 
 # ---- checkpoints of the emulator and of devices
@@ -300,6 +330,12 @@ def test_co_simulation_loads_what_was_emitted(cluster: Cluster, tmp_path: Path) 
         cluster.design, LIBRARY, feeds, tmp_path, Simulator.ICARUS, NetworkModel(latency_cycles=20), 32, 3, Silent()
     )
     assert run.mismatches == ()
+    # beside memories, which have been compared too, all words that left the chains
+    files = list(tmp_path.rglob("*.words.txt"))
+    assert len(files) == len([device for device in cluster.delivered.devices if device.manifest.state])
+    left = sum(len(path.read_text().split()) for path in files)
+    held = sum(len(words) for words in state_of(Executor(cluster.graph)).words.values())
+    assert left > held > 0
     with pytest.raises(DagtrainError, match="begins with state that a host loads"):
         simulate_under_myhdl(
             cluster.delivered, cluster.graph, LIBRARY, feeds, tmp_path, NetworkModel(), MemoryModel(), 0.0, 1

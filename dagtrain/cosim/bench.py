@@ -17,7 +17,7 @@ from pathlib import Path
 from dagtrain.cosim.clocks import clock_of, mac_clocks, mac_prefix
 from dagtrain.cosim.network import Mac, MacPort
 from dagtrain.cosim.outermost import outermost_text
-from dagtrain.cosim.parts import BENCH, CLUSTER, Bench, BenchOptions, Dump, Recording, WeightLog
+from dagtrain.cosim.parts import BENCH, CLUSTER, Bench, BenchOptions, Dump, Recording, StateLog, WeightLog
 from dagtrain.cosim.timeline import Probes
 from dagtrain.cosim.trace import Traced
 from dagtrain.cosim.watch import WATCHERS, Watch, cut, outputs_of, watch
@@ -42,8 +42,8 @@ from hdl.stream import Stream
 
 # words that the switch holds between any two devices: more than is under way between them
 SWITCH_WORDS = 4096
-# of a RUN
-RUN_WORDS = 2
+# of a START, of the RUN behind all of a load, and of the DUMP behind that
+START_WORDS, RUN_WORDS, DUMP_WORDS = 2, 2, 1
 # ports of a device of another clock than the network's, by what they are connected to
 NETWORK_CLOCK = {"net_clk": "clk", "net_rst": "rst"}
 
@@ -88,14 +88,15 @@ def design_bench(
     loads = {
         device.manifest.device: _add_loader(assembly, library, device, device.manifest.state, options)
         for device in here
-        if device.manifest.state and not loaded_by_frames(device)
+        if device.manifest.state and _loaded_by_port(device)
     }
     macs = tuple(mac_ports(devices).values())
     pins = [port for mac in macs for port in mac.ports] + [port for lane in lanes or () for port in lane.ports]
     weights = weight_logs(here)
     watching = watch(here, options.reads) if options.hold_cycles else Watch()
+    states = state_logs(here) if values else ()
     text = outermost_text(
-        here, recorded, weights, dumps, options, watching, pins, traced, probed,
+        here, recorded, weights, dumps, options, watching, pins, traced, probed, states,
         shared=share is not None, values=values, beside=beside,
     )  # fmt: skip
     texts = {CLUSTER: assembly.module().to_verilog(), BENCH: text}
@@ -109,6 +110,7 @@ def design_bench(
         weights,
         traced=tuple(traced),
         loads=loads,
+        states=states,
         macs=macs,
         lanes=lanes,
     )
@@ -159,6 +161,26 @@ def loaded_by_frames(device: DeliveredDevice) -> bool:
     """Whether its state comes from the host in frames."""
     port = device.manifest.ethernet
     return port is not None and any(stream.carries == "load" for stream in port.host_streams)
+
+
+def _loaded_by_port(device: DeliveredDevice) -> bool:
+    """Whether a bench itself loads its state."""
+    return device.manifest.state is not None and not loaded_by_frames(device)
+
+
+def state_logs(devices: Sequence[DeliveredDevice]) -> tuple[StateLog, ...]:
+    """What leaves the chains of devices that a bench loads: all that is handed on, and the state behind the last batch,
+    as many words of it as were loaded in a round."""
+    found = []
+    for device in devices:
+        state = device.manifest.state
+        if state is not None and _loaded_by_port(device):
+            top, states = device.manifest.top, state.load_words // state.rounds - START_WORDS
+            words = state.rounds * START_WORDS + RUN_WORDS + states + DUMP_WORDS
+            net = f"dut.{top}_{state.dump}"
+            file_name = f"{top}.{state.dump}.words.txt"
+            found.append(StateLog(file_name, device.manifest.device, state, words, net, clock_of(device)))
+    return tuple(found)
 
 
 def heard(device: DeliveredDevice, stream: HostStreamRecord, options: BenchOptions) -> Recording:
@@ -404,10 +426,11 @@ def _player(library: ModuleLibrary, beats: int, bits: int, options: BenchOptions
 def _add_loader(
     assembly: Assembly, library: ModuleLibrary, device: DeliveredDevice, state: StateRecord, options: BenchOptions
 ) -> str:
-    """Loads a device's state, with a RUN behind it, and takes what comes out at the end of its chain; returns the file
-    of words."""
+    """Loads a device's state, has it dumped behind the last batch, and takes what comes out at the end of its chain;
+    returns the file of words."""
     top, clk = device.manifest.top, clock_of(device)
-    module = _player(library, state.load_words + RUN_WORDS, WORD_BITS, options, options.seed & 0xFFFF)
+    words = state.load_words + RUN_WORDS + DUMP_WORDS
+    module = _player(library, words, WORD_BITS, options, options.seed & 0xFFFF)
     file_name = f"{top}.{state.load}.mem"
     parameters = {module.verilog.images["beats"].parameter: file_name}
     assembly.instance(module, f"loader_{top}", {"y": f"{top}_{state.load}"}, {"clk": clk}, parameters=parameters)

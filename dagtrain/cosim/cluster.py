@@ -371,12 +371,12 @@ def emulate(
 
 
 def write_loads(delivered: Delivered, bench: Bench, golden: Executor, batches: int, folder: Path) -> None:
-    """Files of what is loaded into each device by a port, so that it begins as ``golden`` stands and trains so many
-    batches."""
+    """Files of what is loaded into each device by a port, so that it begins as ``golden`` stands, trains so many
+    batches, and dumps its state."""
     for device in delivered.devices:
         state, name = device.manifest.state, device.manifest.device
         if state is not None and name in bench.loads:
-            records = [*load_records(golden, state.links), Record(Kind.RUN, (batches,))]
+            records = [*load_records(golden, state.links), Record(Kind.RUN, (batches,)), Record(Kind.DUMP)]
             write_image(folder / bench.loads[name], words_of(records), WORD_BITS)
 
 

@@ -11,15 +11,17 @@ import numpy as np
 
 from dagtrain.cosim.locate import element_at
 from dagtrain.cosim.network import PairCounts, PortCounts
-from dagtrain.cosim.parts import Bench, WeightLog
+from dagtrain.cosim.parts import Bench, StateLog, WeightLog
 from dagtrain.cosim.simulator import RunLog, read_memory
 from dagtrain.cosim.timeline import Timeline
 from dagtrain.cosim.watch import traffic_line
 from dagtrain.emission.delivered import Delivered, DeliveredDevice
 from dagtrain.emission.manifest import COMMAND, DeliveryError
+from dagtrain.emission.state import Dumped, differences, dumped
 from dagtrain.graph.executor import Executor
 from dagtrain.graph.ir import Role
 from dagtrain.graph.stores import computing_node, images_of
+from hdl.engine.weights.records import Kind, StateError, records_of, words_of
 from hdl.fixed import IntArray
 from hdl.layers.beats import from_beats, unpack
 from hdl.layers.meaning import State
@@ -166,12 +168,34 @@ def compare(
         compared += len(want)
         where = Where(dump.device, dump.node, f"after batch {frames // golden.graph.recipe.batch}, the last one")
         mismatches += _image_differences(golden, where, dump.image, got, want)
+    for state in bench.states:
+        words, different = state_differences(golden, state, read_memory(folder / state.file_name))
+        compared += words
+        mismatches += different
     intervals = _interval(log, frames), batch_cycles(log.frame_cycles, frames // golden.graph.recipe.batch)
     traffic = traffic_line(bench.watched, log.seen)
     shown = tuple(mismatches[:SHOWN_MISMATCHES])
     return ClusterRun(
         log.cycles, *intervals, compared, shown, tuple(losses), traffic, counted, frame_cycles=log.frame_cycles
     )
+
+
+def state_differences(golden: Executor, log: StateLog, got: Sequence[int]) -> tuple[int, list[str]]:
+    """Words of state that a device has dumped behind the last batch, and what is wrong with them."""
+    layers = {link.node: golden.graph.by_name[link.node].layer for link in log.state.links if link.words}
+    words = {node: tuple(layer.state_words(golden.states[node])) for node, layer in layers.items()}
+    wanted = Dumped(golden.batches, words)
+    handed_on = [Kind.START] * log.state.rounds + [Kind.RUN]
+    try:
+        records = list(records_of(got))
+        if [record.kind for record in records[: len(handed_on)]] != handed_on:
+            kinds = ", ".join(record.kind.name for record in records)
+            return 0, [f"{log.device}: {kinds} came out of its chain of state"]
+        found = dumped(words_of(records[len(handed_on) :]), log.state.links, golden.batches)
+    except StateError as error:
+        return 0, [f"{log.device}: {error.what}"]
+    told = [f"{log.device}: dumped {what}" for what in differences(found, wanted, "the emulator")]
+    return sum(map(len, words.values())), told
 
 
 def _image_differences(

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dagtrain.cosim import windows
 from dagtrain.cosim.clocks import clock_of
 from dagtrain.cosim.network import PORTS_FILE
-from dagtrain.cosim.parts import BENCH, CLUSTER, BenchOptions, Dump, Recording, WeightLog
+from dagtrain.cosim.parts import BENCH, CLUSTER, BenchOptions, Dump, Recording, StateLog, WeightLog
 from dagtrain.cosim.timeline import Probes, counting_text
 from dagtrain.cosim.trace import Traced, trace_text
 from dagtrain.cosim.watch import Watch, watch_text
@@ -47,6 +47,7 @@ def outermost_text(
     host: Sequence[PortDecl] = (),
     traced: Sequence[Traced] = (),
     probed: Probes | None = None,
+    states: Sequence[StateLog] = (),
     shared: bool = False,
     values: bool = True,
     beside: str = "",
@@ -56,6 +57,7 @@ def outermost_text(
     ``host``: ports of the FPGAs that become its own, beside `PORTS`.
     ``shared``: others have the rest of the cluster, and end the run through `windows.PORTS`.
     ``traced``: streams whose beats are written, every one.
+    ``states``: chains of state whose words are.
     ``probed``: what is counted beside.
     ``values``: weights are written, and metrics; else only that they pass.
     ``beside``: further items of the module."""
@@ -65,11 +67,13 @@ def outermost_text(
     updates = {f"weights_{verilog_name(log.edge)}": log for log in weights}
     wanted = {counter: one.beats for counter, one in metrics.items()}
     wanted |= {counter: (log.loaded + batches) * log.beats for counter, log in updates.items()}
+    chains = {f"state_{verilog_name(one.device)}": one for one in states}
+    wanted |= {counter: one.words for counter, one in chains.items()}
+    logs = updates | chains if values else {}
     watchers = len(watching.watched)
     own = [clock_of(device) for device in devices if clock_of(device) != "clk"]
     passed = ["clk", "rst", *own, *(port.name for port in host)]
     counted = (counting_text(probed) if probed else "") + beside
-    updates_told = updates if values else {}
     others = windows.PORTS if shared else ()
     # a part of a cluster may have nothing to count
     counters = [*wanted, *(["32'd0"] if shared else ["settled"])]
@@ -81,8 +85,8 @@ module {BENCH} (
 integer streams;
 wire lost_word;
 {_lines(f"reg [31:0] {counter} = 0;" for counter in wanted)}
-{_lines(f"integer file_{counter};" for counter in updates_told)}
-{_lines(f'initial file_{counter} = $fopen("{log.file_name}", "w");' for counter, log in updates_told.items())}
+{_lines(f"integer file_{counter};" for counter in logs)}
+{_lines(f'initial file_{counter} = $fopen("{log.file_name}", "w");' for counter, log in logs.items())}
 assign finished = done, stuck = stopped, progress = {" + ".join(metrics) or "0"};
 assign settling = {" && ".join(f"{counter} == {beats}" for counter, beats in wanted.items()) or "1'b1"};
 assign activity = {" + ".join(counters)};
@@ -92,8 +96,8 @@ assign activity = {" + ".join(counters)};
     .network_error(lost_word), .memory_error(memory_error)
 );
 {trace_text(traced) if traced else ""}{counted}{_ports_text(devices)}assign network_error = lost_word || |broken;
-{_lines(f"always @(posedge {clk}) begin{_counting(metrics, updates, clk, gated, values)}end" for clk in own)}
-always @(posedge clk) begin{_counting(metrics, updates, "clk", gated, values)}
+{_lines(f"always @(posedge {clk}) begin{_counting(metrics, updates, chains, clk, gated, values)}end" for clk in own)}
+always @(posedge clk) begin{_counting(metrics, updates, chains, "clk", gated, values)}
     if (halt && !stopped) begin
         streams = $fopen("{STREAMS_FILE}", "w");
 {_lines(_reporting(device) for device in devices)}
@@ -103,7 +107,7 @@ always @(posedge clk) begin{_counting(metrics, updates, "clk", gated, values)}
     if (settling && over) begin
 {_lines(f"        {dump.statement}" for dump in dumps)}
 {_lines(f'        $writememh("{one.file_name}", {one.path});' for one in recorded.values() if one.path and values)}
-{_lines(f"        $fclose(file_{counter});" for counter in updates_told)}
+{_lines(f"        $fclose(file_{counter});" for counter in logs)}
 {"        $fflush(told);" if watchers else ""}
 {"        $fflush(timeline);" if probed else ""}
         done <= 1;
@@ -170,7 +174,12 @@ def _taken(net: str, gated: str = "") -> str:
 
 
 def _counting(
-    metrics: Mapping[str, Recording], updates: Mapping[str, WeightLog], clk: str, gated: str, values: bool
+    metrics: Mapping[str, Recording],
+    updates: Mapping[str, WeightLog],
+    chains: Mapping[str, StateLog],
+    clk: str,
+    gated: str,
+    values: bool,
 ) -> str:
     """Statements that count what passes at a clock."""
     beats = [
@@ -179,11 +188,13 @@ def _counting(
         if one.clk == clk
     ]
     logged = [_logging(counter, log, gated, values) for counter, log in updates.items() if log.clk == clk]
+    # at a port of a top, where nothing is cut
+    logged += [_logging(counter, log, "", values) for counter, log in chains.items() if log.clk == clk]
     return _lines(["", *beats, *logged, ""])
 
 
-def _logging(counter: str, log: WeightLog, gated: str, values: bool) -> str:
-    """New weights are counted and, with their values, written."""
+def _logging(counter: str, log: WeightLog | StateLog, gated: str, values: bool) -> str:
+    """Beats are counted and, with their values, written."""
     written = f'        $fdisplay(file_{counter}, "%h", {log.net}_payload);\n' if values else ""
     return f"    if ({_taken(log.net, gated)} && !rst) begin\n        {counter} <= {counter} + 1;\n{written}    end"
 

@@ -10,7 +10,7 @@ from dagtrain.cosim.trace import Traced
 from dagtrain.cosim.watch import Loaded, Watched
 from dagtrain.cosim.windows import LanePort
 from dagtrain.emission.links import NetworkModel
-from dagtrain.emission.manifest import ContentsRecord
+from dagtrain.emission.manifest import ContentsRecord, StateRecord
 from dagtrain.emission.memory import MemoryModel
 from hdl.dram.axi import AxiFormat
 
@@ -82,6 +82,22 @@ class WeightLog:
 
 
 @dataclass(frozen=True)
+class StateLog:
+    """The file to which the bench writes every word at the end of a device's chain of state."""
+
+    file_name: str
+    # whose it is, and what the manifest says of it
+    device: str
+    state: StateRecord
+    # words behind the last batch, with what has been handed on before
+    words: int
+    # Verilog prefix of the stream's nets below the bench
+    net: str
+    # at which its words pass
+    clk: str = "clk"
+
+
+@dataclass(frozen=True)
 class Dump:
     """Training state written at the end: a memory of a layer, or a region of a device's DRAM."""
 
@@ -130,6 +146,8 @@ class Bench:
     loaded: Mapping[str, Loaded] = field(default_factory=dict)
     # device -> file of words that are loaded into it
     loads: Mapping[str, str] = field(default_factory=dict)
+    # what comes out of the same devices' chains
+    states: tuple[StateLog, ...] = ()
     # streams whose beats are written, by the numbers under which they are
     traced: tuple[Traced, ...] = ()
     # of FPGAs on Ethernet, in the order of the switch's ports

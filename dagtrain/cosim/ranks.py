@@ -237,6 +237,7 @@ def _joined(benches: Sequence[Bench | None]) -> Bench:
             dumps=(*first.dumps, *bench.dumps),
             weights=(*first.weights, *bench.weights),
             loads={**first.loads, **bench.loads},
+            states=(*first.states, *bench.states),
         )
     return first
 

@@ -181,7 +181,7 @@ def _constraints(clocks: Clocks, design: DeviceDesign) -> str:
         return text
     network_ns = 1000 / clocks.network_mhz
     crossings = "".join(
-        _skew(f"*crossing_{name}|{count}_code", f"*crossing_{name}|synchroniser*_first", ns)
+        skew(f"*crossing_{name}|{count}_code", f"*crossing_{name}|synchroniser*_first", ns)
         for name, counts in (("left", (period_ns, network_ns)), ("arrived", (network_ns, period_ns)))
         for count, ns in zip(("written", "taken"), counts, strict=True)
     )
@@ -196,9 +196,14 @@ def _mac_constraints(own_ns: float, mac_ns: float) -> str:
     """Of a MAC with clocks of its own: that at which it takes frames, and the one that it has of the cable."""
     made = "".join(f"create_clock -name {clk} -period {mac_ns:.3f} [get_ports {clk}]\n" for clk in MAC_CLOCKS)
     groups = " ".join(f"-group {{{clk}}}" for clk in ("clk", *MAC_CLOCKS))
+    return f"{made}set_clock_groups -asynchronous {groups}\n{''.join(mac_skews(own_ns, mac_ns))}"
+
+
+def mac_skews(own_ns: float, mac_ns: float) -> list[str]:
+    """Of the counts that cross between a device and its MAC, whose clocks have these periods."""
     to_mac, from_mac = (f"*mac|mac_crossings0_packet_crossing{number}" for number in range(2))
-    skews = [
-        _skew(f"{way}_{count}", f"{way}_{seen}", ns)
+    return [
+        skew(f"{way}_{count}", f"{way}_{seen}", ns)
         for way, count, seen, ns in (
             (to_mac, "whole_code", "synchroniser0_first", own_ns),
             (to_mac, "taken_code", "synchroniser1_first", mac_ns),
@@ -207,10 +212,9 @@ def _mac_constraints(own_ns: float, mac_ns: float) -> str:
             (from_mac, "event_count0_code", "event_count0_synchroniser0_first", mac_ns),
         )
     ]
-    return f"{made}set_clock_groups -asynchronous {groups}\n{''.join(skews)}"
 
 
-def _skew(count: str, seen: str, ns: float) -> str:
+def skew(count: str, seen: str, ns: float) -> str:
     """A count in Gray code crosses from a clock of this period, by a part of which its bits may arrive apart."""
     return f"set_max_skew -from [get_registers {{{count}[*]}}] -to [get_registers {{{seen}[*]}}] {SKEW * ns:.3f}\n"
 
@@ -221,8 +225,13 @@ QUARTUS_FAMILIES: Mapping[str, str] = {"10AX": "Arria 10", "AGF": "Agilex 7"}
 QUARTUS_LOOP_LIMIT = 1 << 28
 
 
+def quartus_family(part: str) -> str | None:
+    """What Quartus calls the family of a part; None: it is none of Intel's."""
+    return next((name for prefix, name in QUARTUS_FAMILIES.items() if part.startswith(prefix)), None)
+
+
 def _quartus(design: DeviceDesign, sources: Sequence[str], part: str) -> str:
-    family = next((name for prefix, name in QUARTUS_FAMILIES.items() if part.startswith(prefix)), None)
+    family = quartus_family(part)
     lines = [f"# {design.name}: {part}"]
     if family:
         lines += [f'set_global_assignment -name FAMILY "{family}"']

@@ -26,14 +26,14 @@ from dagtrain.emission.modules import ModuleLibrary, verilog_name
 from dagtrain.emission.project import Clocks, Pace, write_device
 from hdl.convert.netlist import Direction
 from hdl.dram.axi import AxiFormat
-from hdl.errors import DagtrainError
+from hdl.errors import DagtrainError, Problem
 from hdl.link.egress import Egress
 from hdl.link.ethernet.clocked import OVERFLOW
 from hdl.link.ethernet.receiver import COUNTER_BITS, Cause
 from hdl.link.format import LinkFormat
 from hdl.link.ingress import Ingress
 from hdl.selftest.console import WORD_BITS, Console
-from hdl.selftest.march import March
+from hdl.selftest.march import COUNT_BITS, MARCHED_BITS, March
 from hdl.selftest.prbs import PrbsCheck, PrbsSource, first_word
 from hdl.unit import Unit
 from placement.problem.cluster import Cluster
@@ -100,17 +100,15 @@ class SelfTest:
 def design_selftest(cluster: Cluster, library: ModuleLibrary) -> SelfTest:
     """The self-test of all devices of a cluster.
 
-    Raises `DagtrainError` where the cluster has no Ethernet, or nobody knows the host's MAC address."""
+    Raises `DagtrainError` where the cluster has no Ethernet, nobody knows the host's MAC address, or there are more
+    devices, or other memories, than can be tested."""
     if cluster.network.frames is None:
         raise DagtrainError(
             "a self-test tells a host on Ethernet what it found, and the cluster file has none",
             'write network.kind = "ethernet"',
         )
-    if len(cluster.devices) > MOST_DEVICES:
-        raise DagtrainError(
-            f"a self-test has each device send to every other, of {MOST_DEVICES} at most, not {len(cluster.devices)}",
-            "test a part of them after the other, each with a cluster file of its own",
-        )
+    if problems := _problems(cluster):
+        raise DagtrainError.listing("a self-test of this cluster", problems)
     digest = int.from_bytes(hashlib.sha256(repr(cluster).encode()).digest()[:4], "big")
     ethernet = Ethernet.of(cluster, digest)
     names = [device.name for device in cluster.devices]
@@ -142,6 +140,28 @@ def design_selftest(cluster: Cluster, library: ModuleLibrary) -> SelfTest:
         bursts={top.name: top.memory_words // top.burst if top.channels else None for top in tops},
         values={top.name: (*OWN_VALUES, *(name for name, _, _ in top.values)) for top in tops},
     )
+
+
+def _problems(cluster: Cluster) -> list[Problem]:
+    """What of a cluster can't be tested."""
+    found = []
+    if len(cluster.devices) > MOST_DEVICES:
+        what = f"each device sends to every other, of {MOST_DEVICES} at most, not {len(cluster.devices)}"
+        found.append(Problem(what, "test a part of them after the other, each with a cluster file of its own"))
+    boards = {device.board.name: device.board for device in cluster.devices if device.board.dram_bytes}
+    if boards and not MARCHED_BITS[0] <= cluster.dram_word_bits <= MARCHED_BITS[1]:
+        least, most = MARCHED_BITS
+        given = f"cluster.dram_word_bits = {cluster.dram_word_bits}"
+        what = f"a march goes through words of {least} to {most} bits, not {given}"
+        found.append(Problem(what, f"write {most} to test"))
+    for name, board in boards.items():
+        words = board.dram_bytes // board.dram_channels // (cluster.dram_word_bits // 8)
+        if words // BURST >= (1 << COUNT_BITS) - 1:
+            what = (
+                f"board {name!r}: a march is of fewer than 2**{COUNT_BITS} bursts of {BURST} words, not {words:,} words"
+            )
+            found.append(Problem(what, "write the dram_gbyte of a part of it to test"))
+    return found
 
 
 @dataclass

@@ -7,7 +7,10 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from dagtrain.emission.board import FOLDER, design_board, lint_board, memory_reasons, reasons_against, write_board
+from dagtrain.emission.device import DeviceDesign
 from dagtrain.emission.dissector import write_dissector
+from dagtrain.emission.manifest import FILE_LIST
 from dagtrain.emission.project import lint_devices
 from dagtrain.emission.selftest import SelfTest, design_selftest
 from dagtrain.files import write_text
@@ -20,7 +23,7 @@ from dagtrain.host.designed import selftest_wiring
 from dagtrain.host.wiring import ADDRESSES, wiring_text
 from dagtrain.progress import Progress
 from hdl.cache import cache_folder
-from placement.problem.cluster import Cluster, read_cluster
+from placement.problem.cluster import Cluster, ClusterDevice, read_cluster
 
 # the folder, and the command that makes it
 BRING_UP, COMMAND = "bring-up", "dagtrain bring-up --devices cluster.toml"
@@ -44,7 +47,8 @@ def run(workspace: Workspace, options: BringUpOptions, progress: Progress) -> St
     meta = read_json(folder / "bring-up.json", COMMAND, BringUpRecord)
     lines = tuple(
         f"{device['name']} ({device['part']}): words to {device['links']} devices and back, {device['channels']} memory"
-        f" channels of {device['words']:,} words, {device['values']} values in a report"
+        f" channels of {device['words']:,} words, {device['values']} values in a report; "
+        + (f"project {device['board']}" if device["board"] else f"no project of its board: {device['no_board'][0]}")
         for device in meta["devices"]
     )
     return StepResult(BRING_UP, folder, done, lines, meta)
@@ -60,12 +64,12 @@ def _work(folder: Path, cluster: Cluster, options: BringUpOptions, progress: Pro
     if options.lint:
         tops = {folder / device.name: device.top.name for device in test.devices}
         lint_devices(tops, cache_folder() / "lint", lambda name: progress.advance(note=f"{name} is clean"))
-    meta = {"schema_version": SCHEMA_VERSION, "devices": _devices(test)}
+    meta = {"schema_version": SCHEMA_VERSION, "devices": _devices(folder, test, lint=options.lint)}
     write_text(folder / "bring-up.json", json.dumps(meta, indent=1) + "\n")
     progress.end()
 
 
-def _devices(test: SelfTest) -> list[dict[str, object]]:
+def _devices(folder: Path, test: SelfTest, *, lint: bool) -> list[dict[str, object]]:
     return [
         {
             "name": device.name,
@@ -74,6 +78,22 @@ def _devices(test: SelfTest) -> list[dict[str, object]]:
             "channels": len(device.memories),
             "words": max((memory.words for memory in device.memories), default=0),
             "values": len(test.values[device.name]),
+            **_board(folder / device.name, test, device, placed, lint=lint),
         }
         for device, placed in zip(test.devices, test.cluster.devices, strict=True)
     ]
+
+
+def _board(
+    folder: Path, test: SelfTest, device: DeviceDesign, placed: ClusterDevice, *, lint: bool
+) -> dict[str, object]:
+    """The project of a device's board, written, or why there is none."""
+    reasons = [*reasons_against(placed.board), *memory_reasons(device.memories)]
+    if reasons:
+        return {"board": None, "no_board": reasons}
+    own = placed.board.clock_hz if device.name in test.cluster.periods else test.cluster.clock_hz
+    design = design_board(placed.board, own / 10**6, device.top, device.memories, library())
+    project = write_board(folder, design, (folder / FILE_LIST).read_text().split())
+    if lint:
+        lint_board(design)
+    return {"board": f"{device.name}/{FOLDER}/{project.name}", "no_board": []}

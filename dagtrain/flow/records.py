@@ -473,6 +473,9 @@ class TestedDeviceRecord(TypedDict):
     words: Count
     # that a report tells
     values: Count
+    # Quartus project of the board around it, from here; null: there is none, and why
+    board: str | None
+    no_board: list[str]
 
 
 class BringUpRecord(Versioned):

@@ -18,6 +18,8 @@ class Direction(Enum):
 
     IN = "input"
     OUT = "output"
+    # pins of vendors' IP alone
+    BOTH = "inout"
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,8 @@ COUNT_BITS = 32
 ELEMENT_BITS = 3
 # of a lane of a word, which has the address turned by twice the lane's number
 LANE_BITS = 32
+# fewest and most bits of a word
+MARCHED_BITS = 2 * LANE_BITS, LANE_BITS * LANE_BITS // 2
 
 
 def _elements(what: Callable[[bool | None, bool | None, bool], bool]) -> tuple[int, ...]:
@@ -104,8 +106,8 @@ class March(Unit):
     def __post_init__(self) -> None:
         if self.burst & (self.burst - 1) or not 1 <= self.burst <= self.format.max_burst:
             raise ValueError(f"a burst must be a power of two up to {self.format.max_burst} words, not {self.burst}")
-        if not 2 * LANE_BITS <= self.format.data_bits <= LANE_BITS * LANE_BITS // 2:
-            raise ValueError(f"words have 64 to 512 bits, not {self.format.data_bits}")
+        if not MARCHED_BITS[0] <= self.format.data_bits <= MARCHED_BITS[1]:
+            raise ValueError("words have {} to {} bits, not {}".format(*MARCHED_BITS, self.format.data_bits))
         if self.format.address_bits - self.burst.bit_length() + 1 > COUNT_BITS:
             raise ValueError(f"a march goes through 2**{COUNT_BITS} bursts of {self.burst} words at most")
 
