@@ -9,7 +9,8 @@ import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from myhdl import Signal, always, block, delay, instance
@@ -20,10 +21,11 @@ from dagtrain.emission.board import (
     design_board,
     lint_board,
     mac_of,
-    memory_reasons,
     reasons_against,
+    top_reasons,
     write_board,
 )
+from dagtrain.emission.device import DeviceDesign
 from dagtrain.emission.ip import MACS, MEMORY_BITS, MacIp, memory_ip
 from dagtrain.emission.links import unit_module
 from dagtrain.emission.memory import DeviceMemory, axi4_port, axi_nets, channel_prefix
@@ -40,7 +42,8 @@ from hdl.link.ethernet.mac import MacBeats
 from hdl.link.resets import SETTLED_CYCLES, start_up
 from hdl.selftest.march import March
 from placement.problem.cluster import Board, parse_cluster
-from tests.flow_support import call
+from tests.flow_support import CLUSTER as TWO
+from tests.flow_support import call, new_case, quick_costs, with_few_dsp
 
 PAGE = Path(__file__).parent.parent / "docs" / "bring-up.md"
 FORM = AxiFormat(data_bits=MEMORY_BITS, address_bits=26)
@@ -241,8 +244,14 @@ def test_a_board_without_known_ip_is_told_why() -> None:
     assert what.startswith("no MAC is known of a AGFB014 with 256 bits at 40 Gbit/s; known: 10AX… 256 bits to 40G")
     assert mac_of(placed("AGFB014", 64, 10, 161.13)) is MACS[2]
     assert mac_of(placed("AGFB014", 64, 25, 402.83)) is MACS[3]
-    narrow = DeviceMemory("m_axi", AxiFormat(data_bits=64, address_bits=26), ())
-    assert memory_reasons([narrow]) == ["a memory controller has words of 512 bits, not 64: write dram_word_bits = 512"]
+    narrow = SimpleNamespace(
+        memories=[DeviceMemory("m_axi", AxiFormat(data_bits=64, address_bits=26), ())], port=None, host_ports=["x"]
+    )
+    assert top_reasons(cast("DeviceDesign", narrow)) == [
+        "a memory controller has words of 512 bits, not 64: write dram_word_bits = 512",
+        "it has no Ethernet port",
+        "its host has ports of its own: emit with --host network",
+    ]
 
 
 def test_a_project_names_all_files_pins_and_clocks(tmp_path: Path) -> None:
@@ -293,6 +302,36 @@ def test_the_files_that_the_command_leaves_are_one_hierarchy(tmp_path: Path) -> 
     script = f"read_verilog {' '.join(map(str, files))}; hierarchy -check -top a_board"
     subprocess.run(["yosys", "-q", "-p", script], check=True, capture_output=True)
     lint_verilog(files, "a_board")
+
+
+@pytest.mark.slow
+def test_a_top_that_trains_gets_a_board_with_its_images(tmp_path: Path) -> None:
+    """`emit` writes it where all around the top is known, and leaves what it wrote before as it was elsewhere."""
+    mac = 'mac = "avalon-st"\nmac_clock_mhz = 402.83\nmac_word_bits = 512\n'
+    network = '[network]\nkind = "ethernet"\nhost_mac = "02:00:00:00:ff:ff"\n'
+    found, outs = {}, {}
+    for name, more in (("known", mac), ("plain", "")):
+        with pytest.MonkeyPatch.context() as patch:
+            quick_costs(patch)
+            text = with_few_dsp(0.02, TWO.replace("dram_gbyte = 32\n", f"dram_gbyte = 32\n{more}"))
+            case = new_case(tmp_path / name, text + network)
+            recipe = case.write("recipe.toml", "batch = 4\nstaleness = 8\n")
+            for words in (("import", "--recipe", recipe, "--data", case.data()), ("place",), ("emit",)):
+                outcome = case.step(*words)
+                assert outcome.code == 0, outcome.error
+        outs[name] = case.out / "emit"
+        found[name] = json.loads((case.out / "emit" / "emit.json").read_text())["devices"]
+        boards = sorted(path.relative_to(case.out / "emit") for path in (case.out / "emit").glob("*/board/*.qpf"))
+        assert [str(path) for path in boards] == [device["board"] for device in found[name] if "board" in device]
+    assert len(found["known"]) == 2
+    assert all("board" in device for device in found["known"])
+    assert not any("board" in device for device in found["plain"])
+    folder = outs["known"]
+    for device in found["known"]:
+        text = (folder / device["name"] / "board" / "rtl" / f"{device['name']}_board.v").read_text()
+        images = re.findall(r'"\.\./(images/[^"]+)"', text)
+        assert all((folder / device["name"] / image).is_file() for image in images)
+    assert images
 
 
 # ------------------------------------------------------------------------------------------------ resets

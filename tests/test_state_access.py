@@ -107,7 +107,9 @@ def test_what_leaves_a_chain_otherwise_than_in_the_emulator_is_a_mismatch() -> N
     golden.step(feeds_of(golden.graph, 0))
     states = state_of(golden).words
     links = tuple(StateLink(node=node, words=len(words)) for node, words in states.items())
-    record = StateRecord(load="load", dump="dump", batch=BATCH, rounds=2, links=(*links, StateLink(node="counts", words=0)))
+    record = StateRecord(
+        load="load", dump="dump", batch=BATCH, rounds=2, links=(*links, StateLink(node="counts", words=0))
+    )
     begun = [start(0, BATCH)] * 2 + [Record(Kind.RUN, (1,))]
     came = [*begun, *(Record(Kind.STATE, words) for words in states.values()), Record(Kind.DUMP)]
     log = StateLog("words.txt", "fpga0", record, len(words_of(came)), "dut.fpga0_state_dump")

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dagtrain.emission.assembly import Assembly
+from dagtrain.emission.device import DeviceDesign
 from dagtrain.emission.ip import (
     MACS,
     MEMORY_BITS,
@@ -30,6 +31,7 @@ from dagtrain.emission.ip import (
     memory_ip,
 )
 from dagtrain.emission.links import unit_module
+from dagtrain.emission.manifest import FILE_LIST
 from dagtrain.emission.memory import DeviceMemory, axi4_payloads, axi_nets
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.emission.project import QUARTUS_LOOP_LIMIT, mac_skews, module_head, quartus_family, skew, used_modules
@@ -90,23 +92,55 @@ def mac_of(board: Board) -> MacIp | None:
     return next((mac for mac in fits if gbit <= mac.most_gbit), None)
 
 
-def memory_reasons(memories: Sequence[DeviceMemory]) -> list[str]:
-    """Why memory ports can't be joined to controllers."""
-    return [
+def top_reasons(device: DeviceDesign) -> list[str]:
+    """Why a top can't be joined to what is around it."""
+    found = [
         f"a memory controller has words of {MEMORY_BITS} bits, not {memory.format.data_bits}: write dram_word_bits = "
         f"{MEMORY_BITS}"
-        for memory in memories[:1]
+        for memory in device.memories[:1]
         if memory.format.data_bits != MEMORY_BITS
     ]
+    if device.port is None:
+        found.append("it has no Ethernet port")
+    if device.host_ports:
+        found.append("its host has ports of its own: emit with --host network")
+    return found
+
+
+def board_project(
+    folder: Path, board: Board, clock_mhz: float, device: DeviceDesign, library: ModuleLibrary, *, lint: bool
+) -> tuple[Path | None, list[str]]:
+    """Write the project of a device's board below the ``folder`` that `write_device` left, and check it if that is
+    wanted; returns it, or why there is none.  Raises `ToolError` for what Verilator finds."""
+    reasons = [*reasons_against(board), *top_reasons(device)]
+    if reasons:
+        return None, reasons
+    design = design_board(board, clock_mhz, device.top, device.memories, library, images_of(device))
+    project = write_board(folder, design, (folder / FILE_LIST).read_text().split())
+    if lint:
+        lint_board(design)
+    return project, []
+
+
+def images_of(device: DeviceDesign) -> dict[str, str]:
+    """Parameters of a top that name images of memories → files, from the project of its board."""
+    return {image.parameter: f"../images/{image.file_name}" for image in device.images}
 
 
 def design_board(
-    board: Board, clock_mhz: float, inner: Module, memories: Sequence[DeviceMemory], library: ModuleLibrary
+    board: Board,
+    clock_mhz: float,
+    inner: Module,
+    memories: Sequence[DeviceMemory],
+    library: ModuleLibrary,
+    images: Mapping[str, str] | None = None,
 ) -> BoardDesign:
-    """The board of a device whose top is ``inner``, with a clock of so many MHz; see `reasons_against`."""
+    """The board of a device whose top is ``inner``, with a clock of so many MHz; see `reasons_against`.
+
+    ``images``: see `images_of`."""
     mac = mac_of(board)
     assert mac is not None
-    built = _Board(mac, inner, library, board.part.name)
+    built = _Board(mac, inner, library, board.part.name, images or {})
     return BoardDesign(
         top=built.module(memories, clock_mhz),
         inner=inner,
@@ -127,6 +161,7 @@ class _Board:
     inner: Module
     library: ModuleLibrary
     part: str
+    images: Mapping[str, str]
     boxes: dict[str, BlackBox] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -151,7 +186,7 @@ class _Board:
         for port in self.inner.ports:
             if port.name not in device:
                 device[port.name] = self._idle(port, "device")
-        self.assembly.raw_instance(self.inner.name, self.inner.ports, "device", device)
+        self.assembly.raw_instance(self.inner.name, self.inner.ports, "device", device, self.images)
         return self.assembly.module()
 
     def _idle(self, port: PortDecl, owner: str) -> str:
@@ -374,7 +409,7 @@ def lint_board(design: BoardDesign) -> None:
     """Verilator's lint of the outermost module over the ports of all that it is made of, widths too; raises
     `ToolError`."""
     heads = [module_head(module.text) for module in used_modules(design.top, design.library)]
-    heads.append(Module(design.inner.name, design.inner.ports).to_verilog())
+    heads.append(Module(design.inner.name, design.inner.ports, parameters=design.inner.parameters).to_verilog())
     strict = [option for option in LINT if option != "-Wno-WIDTH"]
     with tempfile.TemporaryDirectory(prefix="dagtrain-") as name:
         paths = [Path(name) / "parts.v", Path(name) / f"{design.top.name}.v"]

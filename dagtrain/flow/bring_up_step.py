@@ -7,10 +7,9 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from dagtrain.emission.board import FOLDER, design_board, lint_board, memory_reasons, reasons_against, write_board
+from dagtrain.emission.board import FOLDER, board_project
 from dagtrain.emission.device import DeviceDesign
 from dagtrain.emission.dissector import write_dissector
-from dagtrain.emission.manifest import FILE_LIST
 from dagtrain.emission.project import lint_devices
 from dagtrain.emission.selftest import SelfTest, design_selftest
 from dagtrain.files import write_text
@@ -88,12 +87,6 @@ def _board(
     folder: Path, test: SelfTest, device: DeviceDesign, placed: ClusterDevice, *, lint: bool
 ) -> dict[str, object]:
     """The project of a device's board, written, or why there is none."""
-    reasons = [*reasons_against(placed.board), *memory_reasons(device.memories)]
-    if reasons:
-        return {"board": None, "no_board": reasons}
     own = placed.board.clock_hz if device.name in test.cluster.periods else test.cluster.clock_hz
-    design = design_board(placed.board, own / 10**6, device.top, device.memories, library())
-    project = write_board(folder, design, (folder / FILE_LIST).read_text().split())
-    if lint:
-        lint_board(design)
-    return {"board": f"{device.name}/{FOLDER}/{project.name}", "no_board": []}
+    project, reasons = board_project(folder, placed.board, own / 10**6, device, library(), lint=lint)
+    return {"board": project and f"{device.name}/{FOLDER}/{project.name}", "no_board": reasons}

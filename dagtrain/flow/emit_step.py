@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from dagtrain.emission.board import board_project
 from dagtrain.emission.design import ClusterDesign, design_cluster
 from dagtrain.emission.device import DeviceDesign
 from dagtrain.emission.dissector import write_dissector
@@ -97,6 +98,7 @@ def run(workspace: Workspace, options: EmitOptions, progress: Progress) -> StepR
     lines = tuple(
         f"{device['name']}: {device['nodes']} nodes, {device['modules']} distinct modules, "
         f"{device['egress']} streams out, {device['ingress']} in"
+        + (f"; project of its board {device['board']}" if "board" in device else "")
         for device in meta["devices"]
     )
     return StepResult("emit", folder, done, lines, meta)
@@ -196,10 +198,12 @@ def _work(folder: Path, graph: Graph, plan: Plan, cluster: Cluster, options: Emi
     if options.lint:
         tops = {folder / device.name: device.top.name for device in design.devices}
         lint_devices(tops, cache_folder() / "lint", lambda name: progress.advance(note=f"{name} is clean"))
+    boards = _boards(folder, design, cluster, modules, lint=options.lint)
     if options.weights is not None:
         Emulator(graph).save(folder / BEGUN)
     summaries = [
         _summary(device.name, len(device.nodes), len(used_modules(device.top, modules)), device)
+        | ({"board": boards[device.name]} if device.name in boards else {})
         for device in design.devices
     ]
     meta: Mapping[str, object] = {
@@ -210,6 +214,20 @@ def _work(folder: Path, graph: Graph, plan: Plan, cluster: Cluster, options: Emi
     }
     write_text(folder / "emit.json", json.dumps(meta, indent=1) + "\n")
     progress.end()
+
+
+def _boards(
+    folder: Path, design: ClusterDesign, cluster: Cluster, modules: ModuleLibrary, *, lint: bool
+) -> dict[str, str]:
+    """Projects of boards, by device, where all around a top is known (`dagtrain bring-up` says why it is not)."""
+    placed, found = {device.name: device.board for device in cluster.devices}, {}
+    for device in design.devices:
+        board = placed[device.name]
+        own = board.clock_hz if device.name in design.periods else cluster.clock_hz
+        project, _ = board_project(folder / device.name, board, own / 10**6, device, modules, lint=lint)
+        if project is not None:
+            found[device.name] = str(project.relative_to(folder))
+    return found
 
 
 def network_files(folder: Path, design: ClusterDesign) -> list[Path]:

@@ -120,6 +120,8 @@ class DeviceRecord(TypedDict):
     modules: Count
     egress: Count
     ingress: Count
+    # Quartus project of the board around it, from here, where there is one
+    board: NotRequired[str]
 
 
 class EmitRecord(Versioned):
