@@ -143,7 +143,7 @@ class Bench:
         served = threading.Thread(target=serve_cluster, args=parts)
         served.start()
         try:
-            return talk(Settings(gateway=bridge.bound, answer_seconds=60))
+            return talk(Settings(gateway=bridge.bound, answer_seconds=300))
         finally:
             bridge.stop()
             served.join()

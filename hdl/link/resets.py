@@ -16,15 +16,19 @@ from hdl.unit import Unit
 SETTLED_CYCLES = 64
 
 
-@dataclass(frozen=True, kw_only=True)
-class StartUp(Unit):
-    """Holds a device in reset from power-on until ``good`` has been high for `SETTLED_CYCLES`, and again while ``stop``
-    is high.  ``good`` may then fall: a cable that is pulled is no reset."""
+class _Resets(Unit):
+    """A unit that gives resets, and takes none."""
 
     @property
     def streams(self) -> Mapping[str, int]:
         """See the base class."""
         return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartUp(_Resets):
+    """Holds a device in reset from power-on until ``good`` has been high for `SETTLED_CYCLES`, and again while ``stop``
+    is high.  ``good`` may then fall: a cable that is pulled is no reset."""
 
     @property
     def inputs(self) -> Mapping[str, int]:
@@ -37,7 +41,7 @@ class StartUp(Unit):
         return {"held": 1}
 
     def build(self, domain: ClockReset, streams: Mapping[str, Stream]) -> Instances:
-        """See the base class; it gives resets, and takes none."""
+        """See the base class."""
         del streams
         return start_up(domain.clk, *self.signals(self.inputs), *self.signals(self.outputs))
 
@@ -80,17 +84,12 @@ def start_up(clk: Clock, good: Bit, stop: Bit, held: Bit) -> Instances:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MemoryGate(Unit):
+class MemoryGate(_Resets):
     """Has a memory controller begin anew with its device: what was asked for before a reset must not be answered behind
     it.
 
     Behind ``again`` it asks for a reset (``request``) until ``ready`` falls, waits until that has been high for
     `SETTLED_CYCLES`, and keeps what is between device and controller in reset meanwhile (``closed``)."""
-
-    @property
-    def streams(self) -> Mapping[str, int]:
-        """See the base class."""
-        return {}
 
     @property
     def inputs(self) -> Mapping[str, int]:
@@ -103,7 +102,7 @@ class MemoryGate(Unit):
         return {"request": 1, "closed": 1}
 
     def build(self, domain: ClockReset, streams: Mapping[str, Stream]) -> Instances:
-        """See the base class; it gives resets, and takes none."""
+        """See the base class."""
         del streams
         return memory_gate(domain.clk, *self.signals(self.inputs), *self.signals(self.outputs))
 
