@@ -43,6 +43,7 @@ from tests.cosim_support import (
     tiny_design,
     tiny_net,
 )
+from tests.test_cosim_dram import streaming, use
 from tests.test_ethernet_emission import ethernet
 
 LIBRARY = ModuleLibrary(cache_folder() / "modules")
@@ -200,3 +201,9 @@ def test_branches_that_meet_side_by_side_take_the_same_cycles(tmp_path: Path) ->
 def test_devices_with_clocks_of_their_own_take_the_same_cycles(tmp_path: Path) -> None:
     design = tiny_design(LIBRARY, periods={DEVICES[1]: Fraction(200, 300)})
     check(design, tmp_path, (2, 64))
+
+
+@pytest.mark.slow
+def test_weights_sums_and_stashes_in_dram_take_the_same_cycles(tmp_path: Path) -> None:
+    design = tiny_design(LIBRARY, net=streaming(tiny_net(), ["conv2"]), dram=use(frozenset(["norm1.normal"])))
+    check(design, tmp_path, (6, 64))

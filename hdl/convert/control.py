@@ -31,7 +31,7 @@ class Contents:
 
     # that write anything
     assignments: int
-    # of two values that vary, and bits of their products' operands' nets
+    # of two values that vary
     multipliers: int
     # of all memories
     memory_bits: int
