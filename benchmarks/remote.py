@@ -12,9 +12,13 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+if __package__ in (None, ""):
+    sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.networks import CASES, ROOT, Step, dagtrain, planned
 
