@@ -29,6 +29,10 @@ from hdl.dram.axi import AxiFormat, AxiMerge
 from hdl.dram.deal import Collect, Deal
 from hdl.dram.store import DramConstant, DramFifo, DramReplay
 from hdl.elaboration.patches import forgotten_signals
+from hdl.engine.codec.bursts import Bursts
+from hdl.engine.codec.compressor import Compressor
+from hdl.engine.codec.decompressor import Decompressor
+from hdl.engine.codec.integer_codec import IntegerCodec
 from hdl.engine.weights.loaded_constant import LoadedConstant
 from hdl.fixed import Fixed
 from hdl.layers.base import Layer
@@ -129,7 +133,13 @@ SELF_TEST: Mapping[str, Unit] = {
     "march, words of 512 bits": March(format=AxiFormat(data_bits=512, address_bits=26), burst=8),
     "console, 3 links, 2 channels": Console(links=3, channels=2, values=24),
 }
-ALONE: Mapping[str, Unit] = {**UNITS, **ETHERNET, **SELF_TEST}
+_BURSTS = Bursts(codec=IntegerCodec(5), elements=3 * 3 * 64 * 64)
+# of gradients that copies exchange
+COMPRESSION: Mapping[str, Unit] = {
+    "compressor, 16 elements of 16 bits": Compressor(bursts=_BURSTS),
+    "decompressor, 16 elements of 16 bits": Decompressor(bursts=_BURSTS),
+}
+ALONE: Mapping[str, Unit] = {**UNITS, **ETHERNET, **SELF_TEST, **COMPRESSION}
 
 _KERNEL = {"kernel": (3, 3), "padding": (1, 1, 1, 1), "recipe": Recipe(batch=256)}
 _POOL = {

@@ -1,5 +1,5 @@
-"""What Yosys makes of layers drawn by seed and of self-test circuits, in tests/netlists.json: cells by type, and
-digests of their Verilog.
+"""What Yosys makes of layers drawn by seed, of self-test circuits and of compressors, in tests/netlists.json: cells by
+type, and digests of their Verilog.
 
     .venv/bin/python -m tests.netlists
 
@@ -23,6 +23,10 @@ from hdl.costs.estimate import elaborated_contents
 from hdl.costs.resources import Resources
 from hdl.costs.synthesis import Synthesis, counted_text, synthesise
 from hdl.dram.axi import AxiFormat
+from hdl.engine.codec.bursts import Bursts
+from hdl.engine.codec.compressor import Compressor
+from hdl.engine.codec.decompressor import Decompressor
+from hdl.engine.codec.integer_codec import IntegerCodec
 from hdl.layers.base import Layer
 from hdl.layers.registry import load_layers
 from hdl.selftest.console import Console
@@ -43,12 +47,16 @@ SEED, KINDS, ALWAYS = 1, 15, (
     "SaturationCounter", "WeightStore",
 )  # fmt: skip
 
-# circuits that are no layers, of the self-test: a wide one of each kind that holds sums, comparisons and choices
+# the paper's words
+BURSTS = Bursts(codec=IntegerCodec(5), elements=1000)
+# circuits that are no layers: a wide one of each kind that holds sums, comparisons and choices
 BESIDE: Mapping[str, Unit] = {
     "PrbsSource": PrbsSource(word_bits=256),
     "PrbsCheck": PrbsCheck(word_bits=256),
     "March": March(format=AxiFormat(data_bits=128, address_bits=26), burst=8),
     "Console": Console(links=3, channels=2, values=24),
+    "Compressor": Compressor(bursts=BURSTS),
+    "Decompressor": Decompressor(bursts=BURSTS),
 }
 
 

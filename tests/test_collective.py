@@ -179,3 +179,8 @@ def test_bits_that_are_sent_are_counted() -> None:
 def test_gradients_of_unlike_shapes_are_refused() -> None:
     with pytest.raises(ValueError, match=r"gradients of one shape are exchanged, not of \[\(2,\), \(3,\)\]"):
         Exchange(Collective.RING).run([np.zeros(2, np.int64), np.zeros(3, np.int64)])
+
+
+def test_a_codec_of_another_width_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^a codec of 12 bits can't code sums of 16; take one width$"):
+        Exchange(Collective.CHAIN, IntegerCodec(2, width=12))

@@ -21,6 +21,10 @@ from hdl.dram.deal import Collect, Deal
 from hdl.dram.store import DramConstant, DramFifo, DramReplay
 from hdl.dram.widen import AxiWiden
 from hdl.elaboration.ports import subblocks
+from hdl.engine.codec.bursts import Bursts
+from hdl.engine.codec.compressor import Compressor
+from hdl.engine.codec.decompressor import Decompressor
+from hdl.engine.codec.integer_codec import IntegerCodec
 from hdl.engine.weights.loaded_constant import LoadedConstant
 from hdl.fixed import Fixed
 from hdl.layers.registry import load_layers
@@ -258,12 +262,14 @@ def units() -> tuple[Unit, ...]:
     frames = FrameFormat(word_bits=64, mtu=576)
     sink = FrameSink(frames=frames, form=LinkFormat(word_bits=64, streams=5, devices=1), peers=1)
     stored = {"format": axi, "element_bits": 8, "x_lanes": 4, "y_lanes": 2, "elements": 100, "burst": 4, "prefetch": 16}
+    bursts = Bursts(codec=IntegerCodec(5), elements=11, lanes=4)
     return (
         Egress(**ends, credits=7), Ingress(**ends, depth=7), Split(format=link), Merge(format=link), Drain(format=link),
         DramFifo(**stored, capacity=3), DramReplay(**stored, batch=4, staleness=2), DramConstant(**stored),
         LoadedConstant(**stored),
         AxiMerge(format=axi),
         AxiWiden(narrow=axi.narrowed(16), wide=axi, burst=2), ClockCrossing(payload_bits=link.payload_bits),
+        Compressor(bursts=bursts), Decompressor(bursts=bursts),
         PrbsSource(word_bits=64), PrbsCheck(word_bits=64), March(format=axi, burst=4),
         Console(links=2, channels=2, values=3),
         *(ClockedMac(sink=sink, kind=kind, mac_bits=bits) for kind, bits in ((AXI_STREAM, 128), (AVALON, 64))),

@@ -40,7 +40,7 @@ class Exchange:
     """Between copies, batch after batch.
 
     ``codec``: None hands sums on as they are, in ``width`` bits.  ``feedback``: copies keep what coding took of each
-    element, and add it to the next batch's."""
+    element, and add it to the next batch's.  Raises ValueError for a codec of another width."""
 
     collective: Collective
     codec: IntegerCodec | None = None
@@ -51,6 +51,10 @@ class Exchange:
     # of all elements that were sent, coded
     sent_elements: int = 0
     sent_bits: int = 0
+
+    def __post_init__(self) -> None:
+        if self.codec is not None and self.codec.width != self.width:
+            raise ValueError(f"a codec of {self.codec.width} bits can't code sums of {self.width}; take one width")
 
     def run(self, gradients: Sequence[IntArray], noise: Noise | None = None) -> IntArray:
         """What all copies decode: the sum of their gradients, in ``width`` bits, saturated wherever it is added to.
