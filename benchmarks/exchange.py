@@ -79,15 +79,16 @@ class Exchanging(Emulator):
     def train_batch(self, data: Dataset, index: IntArray, draw: Draw | None = None) -> Metrics:
         """As of any emulator."""
         kept: dict[str, Array] = {}
+        # readers of a sum get what copies decode
+        decoded: dict[str, Array] = {}
 
         def watch(edge: str, array: Array) -> None:
             if edge in self.summed:
                 kept[edge] = array
             if edge in self.sums:
-                # readers of the sum get what copies decode
-                array[...] = self._exchanged(edge, kept)
+                decoded[edge] = self._exchanged(edge, kept)
 
-        return self._metrics(self.executor.step(self.feeds(data, index, draw), watch))
+        return self._metrics(self.executor.step(self.feeds(data, index, draw), watch, decoded))
 
     def _exchanged(self, edge: str, kept: Mapping[str, Array]) -> IntArray:
         node = self.sums[edge]

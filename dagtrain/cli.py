@@ -150,6 +150,22 @@ Copies = Annotated[
         "host's; may be given several times.",
     ),
 ]
+ExchangeBy = Annotated[
+    str,
+    typer.Option(
+        "--exchange",
+        help="How copies come to one gradient: central, where one update gives weights to all; or chain, where sums go "
+        "from copy to copy and each has an update of its own. Both have the bits of one layer.",
+    ),
+]
+Compress = Annotated[
+    str,
+    typer.Option(
+        "--compress",
+        help="What a chain leaves of gradients: none takes nothing of exact sums; integer:DROP[:WINDOW[:ROUNDING]], as "
+        "integer:5:7:nearest, takes DROP bits of those below 2^(DROP+WINDOW), by truncate, nearest or stochastic.",
+    ),
+]
 Check = Annotated[
     bool,
     typer.Option(
@@ -528,11 +544,14 @@ def _import_options(
     count_saturations: Counted = None,
     freeze: Freeze = None,
     copy: Copies = None,
+    exchange: ExchangeBy = "central",
+    compress: Compress = "none",
 ) -> ImportOptions:
     """Read an ONNX model and derive its training graph: forward, error, gradient, update, number formats."""
     return ImportOptions(
         model, norm=norm, recipe=recipe, aux=aux, data=data, splits=tuple(split or ()), bits=tuple(bits or ()),
         counted=tuple(count_saturations or ()), freeze=tuple(freeze or ()), copies=tuple(copy or ()),
+        exchange=exchange, compress=compress,
     )  # fmt: skip
 
 

@@ -78,6 +78,7 @@ networks
 hypar
 inceptionn
 fpdeep
+replicas
 comparison
 benchmarks
 trust

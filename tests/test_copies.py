@@ -27,10 +27,11 @@ from dagtrain.graph.storage import load_graph, save_graph
 from dagtrain.passes.access_state import access_state
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.calibrate import CalibrationOptions, calibrate
+from dagtrain.passes.exchange import COPY
 from dagtrain.passes.fold import fold_graph, weight_groups
 from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.passes.memory_home import keep_in_dram
-from dagtrain.passes.replicate import COPY, most_copies, parse_copies, replicate
+from dagtrain.passes.replicate import most_copies, parse_copies, replicate
 from dagtrain.passes.widths import Widths
 from dagtrain.planning.link_costs import network_links
 from dagtrain.progress import Silent
@@ -354,8 +355,12 @@ def test_circuits_of_copies_with_weights_in_dram_train_to_the_bits_of_one(tmp_pa
     check_circuits(keep_in_dram(graph, ["conv2@0", "conv2.error@1", "conv2.gradient@1"]), 5, 3, tmp_path)
 
 
-def check_circuits(graph: Graph, batch: int, staleness: int, folder: Path) -> None:
-    """Copies stand on devices of their own, behind a network that stalls; what has no weights is slower in the last."""
+def check_circuits(
+    graph: Graph, batch: int, staleness: int, folder: Path, results: list[np.ndarray] | None = None
+) -> None:
+    """Copies stand on devices of their own, behind a network that stalls; what has no weights is slower in the last.
+
+    ``results``: what the host gets; by default, of one copy."""
     group = {node.name: members[0].name for members in weight_groups(graph) for node in members}
     cycles = {node.name: SLOW if copy_of(node) == 1 and node.name not in group else CYCLES for node in graph.nodes}
     placed = {node.name: DEVICES[(copy_of(node) + 1) % 3] for node in graph.nodes}
@@ -366,7 +371,7 @@ def check_circuits(graph: Graph, batch: int, staleness: int, folder: Path) -> No
     run = simulate_design(design, library, feeds, folder, Simulator.VERILATOR, network, 64, 2, Silent(), optimise=False)
     assert run.mismatches == ()
     assert run.compared_words > 100
-    records = np.concatenate([results.reshape(-1, 2) for results in of_one(batch, staleness)[1]])
+    records = np.concatenate([each.reshape(-1, 2) for each in results or of_one(batch, staleness)[1]])
     assert np.array_equal(run.losses, METRICS.decode(records[:, 0]))
 
 

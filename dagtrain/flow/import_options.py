@@ -24,6 +24,9 @@ class ImportOptions:
     freeze: tuple[str, ...] = ()
     # "pattern=copies"; see `dagtrain.passes.replicate`
     copies: tuple[str, ...] = ()
+    # see `dagtrain.passes.exchange`
+    exchange: str = "central"
+    compress: str = "none"
     # see `dagtrain.passes.widths`
     bits: tuple[str, ...] = ()
     # patterns of edges; see `dagtrain.passes.count_saturations`

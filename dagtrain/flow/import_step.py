@@ -25,6 +25,7 @@ from dagtrain.graph.summary import summarise
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.calibrate import CalibrationOptions, calibrate
 from dagtrain.passes.count_saturations import count_saturations
+from dagtrain.passes.exchange import Exchanging, parse_exchange
 from dagtrain.passes.form import Form
 from dagtrain.passes.freeze_layers import freeze_layers
 from dagtrain.passes.insert_forks import insert_forks
@@ -82,6 +83,7 @@ def run(workspace: Workspace, options: ImportOptions, progress: Progress) -> Ste
     norm = parse_norm(options.norm)
     splits = parse_splits(options.splits)
     copies = parse_copies(options.copies)
+    exchange = parse_exchange(options.exchange, options.compress)
     numbers = Numbers(Widths.parse(options.bits), options.counted)
     # path: from where `place` imports it again if it splits layers
     source = _source(options.model, options.data)
@@ -94,10 +96,11 @@ def run(workspace: Workspace, options: ImportOptions, progress: Progress) -> Ste
         **numbers.record,
         "freeze": list(options.freeze),
         "copies": copies,
+        **exchange.record,
     }
     work = partial(
-        _work, options=options, source=source, recipe=recipe, norm=norm, splits=splits, copies=copies, numbers=numbers,
-        progress=progress,
+        _work, options=options, source=source, recipe=recipe, norm=norm, splits=splits, copies=copies,
+        exchange=exchange, numbers=numbers, progress=progress,
     )  # fmt: skip
     done = workspace.run("import", depends, work)
     folder = workspace.folder("import")
@@ -240,6 +243,7 @@ def _work(
     norm: NormMode,
     splits: Mapping[str, Parts],
     copies: Mapping[str, int],
+    exchange: Exchanging,
     numbers: Numbers,
     progress: Progress,
 ) -> None:
@@ -249,7 +253,7 @@ def _work(
     progress.advance(note=f"{len(forward.nodes)} layers")
     training = differentiate(forward)
     progress.advance(note="training graph")
-    graph = _with_formats(training, options.data, numbers, Form(splits, copies))
+    graph = _with_formats(training, options.data, numbers, Form(splits, copies), exchange)
     progress.advance(note="number formats")
     save_graph(graph, folder / "graph.json")
     summary = summarise(graph)
@@ -261,6 +265,7 @@ def _work(
         "splits": parts_to_json(splits),
         "freeze": list(options.freeze),
         "copies": dict(copies),
+        **exchange.record,
         "frozen": summary.frozen,
         "name": graph.name,
         "norm": norm.value,
@@ -324,10 +329,11 @@ def import_again(workspace: Workspace, form: Form) -> Graph:
     recipe = load_training_graph(workspace).recipe
     whole = freeze_layers(import_model(model, norm=NormMode(meta["norm"]), recipe=recipe), meta["freeze"])
     forward = split_layers(whole, form.parts)
-    return _with_formats(differentiate(forward), meta["data"], Numbers.of_record(meta), form)
+    exchange = parse_exchange(meta["exchange"], meta["compress"])
+    return _with_formats(differentiate(forward), meta["data"], Numbers.of_record(meta), form, exchange)
 
 
-def _with_formats(training: Graph, data: str | None, numbers: Numbers, form: Form) -> Graph:
+def _with_formats(training: Graph, data: str | None, numbers: Numbers, form: Form, exchange: Exchanging) -> Graph:
     """The streaming graph with the number formats that data, or synthetic frames, ask for, parts of layers by rows, and
     copies of layers."""
     check_size(training, SYNTHETIC_FRAMES if data is None else training.recipe.batch)
@@ -335,7 +341,7 @@ def _with_formats(training: Graph, data: str | None, numbers: Numbers, form: For
     mode = Mode.SINGLE if data is None else Mode.REFERENCE
     calibrated = calibrate(training, frames, CalibrationOptions(width=numbers.widths, mode=mode))
     split = split_rows(calibrated, by_rows(form.parts))
-    return insert_forks(count_saturations(replicate(split, form.copies), numbers.counted))
+    return insert_forks(count_saturations(replicate(split, form.copies, exchange), numbers.counted))
 
 
 def _frames(graph: Graph, source: str | None, recipe: Recipe) -> Iterator[Mapping[str, npt.ArrayLike]]:

@@ -44,6 +44,9 @@ class ImportRecord(Versioned):
     freeze: list[str]
     # pattern of names of layers -> copies
     copies: dict[str, Count]
+    # as --exchange and --compress said
+    exchange: str
+    compress: str
     # weights that stay as they are
     frozen: Count
     name: str

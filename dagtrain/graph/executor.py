@@ -99,6 +99,7 @@ class Executor:
             values = {key: np.asarray(value, mode.dtype) for key, value in graph.parameters.items()}
             self._given = replace(graph, parameters=values)
         self._actions = _plan(graph.computing)
+        self._copied = _copied(self._actions)
         self._evaluated: list[tuple[_Action, Layer]] | None = None
         for action in self._actions:
             self._start(action)
@@ -153,7 +154,20 @@ class Executor:
                 del edges[edge]
         self.weights.update(arriving)
         self.batches += 1
+        self._check_copies()
         return results
+
+    def _check_copies(self) -> None:
+        """Copies that learn apart have equal weights after every batch."""
+        if self.mode is not Mode.GOLDEN:
+            return
+        for key, (first, *others) in self._copied.items():
+            weights = self.weights[first]
+            # forks give one array to all
+            others = [slot for slot in others if self.weights[slot] is not weights]
+            apart = [slot for slot in others if not np.array_equal(self.weights[slot], weights)]
+            if apart:
+                raise GraphError(f"copies of {key} differ after batch {self.batches}: {first} and {', '.join(apart)}")
 
     def evaluate(self, feeds: Mapping[str, npt.ArrayLike], observe: Observer | None = None) -> dict[str, Array]:
         """As `step`, without learning: every frame with the newest weights and the statistics as they stand.
@@ -276,6 +290,16 @@ def _plan(graph: Graph) -> tuple[_Action, ...]:
     for edge, name in last.items():
         release.setdefault(name, []).append(edge)
     return tuple(_action(node, slots, tuple(release.get(node.name, ()))) for node in graph.nodes)
+
+
+def _copied(actions: tuple[_Action, ...]) -> dict[str, list[str]]:
+    """Parameter -> slots of its weights, where copies have updates of their own."""
+    found: dict[str, dict[str, None]] = {}
+    for action in actions:
+        for sink, slot in action.weights:
+            if sink in action.node.inputs:
+                found.setdefault(action.node.parameters[sink], {})[slot] = None
+    return {key: list(slots) for key, slots in found.items() if len(slots) > 1}
 
 
 def _action(node: Node, slots: set[str], release: tuple[str, ...]) -> _Action:

@@ -3,6 +3,8 @@
 Frames are dealt out where they come in and collected where they leave (`hdl.layers.wiring.deal`).  The gradients of a
 weight leave its copies as exact sums, which are added and rounded once (`GradientSum`); one update sends new weights to
 all copies.  So nothing but the time that things take depends on the number of copies.
+
+Instead gradients may go from copy to copy (`dagtrain.passes.exchange`), each of which has an update of its own then.
 """
 
 from __future__ import annotations
@@ -13,16 +15,15 @@ from fnmatch import fnmatchcase
 
 from dagtrain.graph.ir import Graph, GraphError, Node, Role, Stage
 from dagtrain.passes.apply import graph_pass
+from dagtrain.passes.exchange import CENTRAL, Exchanging, named
 from dagtrain.passes.widths import near
+from hdl.engine.codec.collective import Collective
 from hdl.errors import DagtrainError, Problem, ShapeError
 from hdl.layers.base import Layer
 from hdl.layers.capabilities import Advancing, RoundedApart, of_copy, rounded_apart
 from hdl.layers.wiring.deal import Collect, Deal
 from hdl.layers.wiring.gradient_sum import GradientSum
 from hdl.tensor import Kind, Port
-
-# between the name of a layer, or an edge, and the number of its copy
-COPY = "@"
 
 
 def parse_copies(texts: tuple[str, ...]) -> dict[str, int]:
@@ -45,26 +46,35 @@ def parse_copies(texts: tuple[str, ...]) -> dict[str, int]:
 
 
 @graph_pass(Stage.TRAINING, Stage.TRAINING)
-def replicate(graph: Graph, copies: Mapping[str, int]) -> Graph:
+def replicate(graph: Graph, copies: Mapping[str, int], exchange: Exchanging = CENTRAL) -> Graph:
     """The training graph with so many copies of the layers whose names match these patterns (``*``, ``?``, ``[ab]``).
 
     1. All nodes that serve a layer become ``<node>@0``, ``<node>@1``, … with a recipe of their frames, but updates, of
        which there is one.
     2. What one node makes for the other passes from copy to copy where both have as many copies.  Elsewhere it is
        collected by ``<edge>.collect`` and dealt out by ``<edge>.deal<copies>``.
-    3. Gradients become exact sums, which ``<edge>.sum`` adds and rounds.  Weights go to all copies.
+    3. Gradients become exact sums, which ``<edge>.sum`` adds and rounds.  Weights go to all copies.  Where ``exchange``
+       is a chain, they pass ``<edge>.exchange@0``, ``@1``, …, and there is an update for each copy.
     4. Patterns pass over what the host's streams need: inputs, labels and losses.  One copy is the layer itself.
 
     Raises `GraphError` with all that is wrong: a pattern that no layer matches, layers that can't have copies, or not
     so many, a layer of two numbers of copies."""
     chosen, problems = _chosen(graph, copies)
+    several = exchange.collective is Collective.CHAIN
     counts = {
-        node.name: chosen[node.whole] for node in graph.nodes if node.whole in chosen and not node.layer.works_per_batch
+        node.name: chosen[node.whole]
+        for node in graph.nodes
+        if node.whole in chosen and (several or not node.layer.works_per_batch)
     }
-    problems += [problem for name, count in counts.items() if (problem := _problem(graph.by_name[name], count))]
+    problems += [
+        problem
+        for name, count in counts.items()
+        if not graph.by_name[name].layer.works_per_batch and (problem := _problem(graph.by_name[name], count))
+    ]
+    problems += exchange.problems(graph, counts)
     if problems:
         raise GraphError.listing("copies", problems)
-    return _Copying(graph, counts).run()
+    return _Copying(graph, counts, exchange).run()
 
 
 def most_copies(graph: Graph) -> dict[str, int]:
@@ -153,6 +163,7 @@ class _Copying:
     graph: Graph
     # node -> copies, of those that have any
     counts: Mapping[str, int]
+    exchange: Exchanging
     added: list[Node] = field(default_factory=list)
     # (edge, copies) that were dealt out; edges that were collected
     dealt: set[tuple[str, int]] = field(default_factory=set)
@@ -163,8 +174,8 @@ class _Copying:
         for node in self.graph.nodes:
             count = self.counts.get(node.name, 1)
             self.added += [self._copy(node, copy, count) for copy in range(count)]
-            if count > 1:
-                self.added += summed(node, self.added[-count:])
+            if count > 1 and not node.layer.works_per_batch:
+                self.added += self._exchanged(node, self.added[-count:])
         return self.graph.with_nodes(tuple(self.added))
 
     def _copy(self, node: Node, copy: int, count: int) -> Node:
@@ -176,21 +187,31 @@ class _Copying:
             layer_of = named(layer_of, copy)
         if count == 1:
             return replace(node, inputs=inputs, layer_of=layer_of)
+        # what works once a batch knows no frames
+        layer = node.layer if node.layer.works_per_batch else of_copy(rounded_apart(node.layer), copy, count)
         return replace(
             node,
             name=named(node.name, copy),
-            layer=of_copy(rounded_apart(node.layer), copy, count),
+            layer=layer,
             inputs=inputs,
-            outputs={source: named(edge, copy) for source, edge in node.outputs.items()},
+            outputs={source: self._made(node, source, edge, copy) for source, edge in node.outputs.items()},
             layer_of=layer_of,
         )
+
+    def _made(self, node: Node, source: str, edge: str, copy: int) -> str:
+        """The edge that a copy of a node makes: what is to be exchanged has another name than what becomes of it."""
+        gradient = any(port.name == source for port in gradients(node.layer)) and not node.layer.works_per_batch
+        chain = self.exchange.collective is Collective.CHAIN
+        return named(f"{edge}.own" if gradient and chain else edge, copy)
 
     def _read(self, node: Node, sink: str, edge: str, copy: int, count: int) -> str:
         """The edge that a copy of a node reads in place of one."""
         maker, source = self.graph.producers[edge]
-        if node.layer.port(sink).tensor.kind.per_batch:
-            return edge
         there = self.counts.get(maker.name, 1)
+        if node.layer.port(sink).tensor.kind.per_batch:
+            # what is made once a batch is equal at all copies, where each has its own
+            own = self.exchange.collective is Collective.CHAIN and there > 1
+            return named(edge, copy % there) if own else edge
         if there == count:
             return named(edge, copy) if count > 1 else edge
         if there > 1 and edge not in self.collected:
@@ -202,6 +223,18 @@ class _Copying:
             self.dealt.add((edge, count))
             self.added.append(self._deal(maker, source, edge, count))
         return named(f"{edge}.deal{count}", copy)
+
+    def _exchanged(self, node: Node, engines: Sequence[Node]) -> Iterator[Node]:
+        """What makes gradients of those of a node's copies."""
+        if self.exchange.collective is Collective.CENTRAL:
+            yield from summed(node, engines)
+            return
+        for port in gradients(node.layer):
+            assert isinstance(node.layer, RoundedApart)
+            rounded = node.layer.roundings[port.name]
+            assert isinstance(rounded, GradientSum)
+            widths = tuple(engine.layer.port(port.name).tensor.fixed.width for engine in engines)
+            yield from self.exchange.nodes(node, node.outputs[port.name], rounded, widths)
 
     def _collect(self, maker: Node, source: Port, edge: str, count: int) -> Node:
         inputs = {f"x{copy}": named(edge, copy) for copy in range(count)}
@@ -226,8 +259,3 @@ class _Copying:
             recipe=self.graph.recipe,
             x_fixed=source.tensor.fixed,
         )
-
-
-def named(name: str, copy: int) -> str:
-    """A copy of a node, or of an edge."""
-    return f"{name}{COPY}{copy}"

@@ -1,0 +1,1 @@
+"""What copies of a layer tell each other: gradients, once a batch."""

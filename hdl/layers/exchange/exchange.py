@@ -1,0 +1,272 @@
+"""Gradients of copies, added up from copy to copy, exactly or as a codec leaves them on the way::
+
+    own sums ─▶ g ┐              own sums ─▶ g ┐                  own sums ─▶ g ┐
+              Exchange@0 ─ ring_out ─▶ ring_in Exchange@1 ─ … ─▶ ring_in Exchange@r-1 ─▶ g_sum ─▶ to all copies
+
+Source: `hdl.engine.codec.collective` (`Collective.CHAIN`), after Li, Park et al., "A Network-Centric
+Hardware/Algorithm Co-Design to Accelerate Distributed Training of Deep Neural Networks", MICRO 2018.
+
+Without a codec the exact sum goes from copy to copy, and the last one rounds it, with the random bits of a single
+engine: so the bits are those of one pipeline, whoever summed what.  With one each copy rounds its own sum, adds it,
+saturated, to what came, and hands on what is decoded of the code of that (`IntegerCodec`).  So all copies get the
+decoded form, the last one as well, and their weights stay equal.
+
+Nothing is stored: an element leaves as soon as it came from the copy before and from the own engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+
+import numpy as np
+from myhdl import block
+
+from hdl.engine.arithmetic.rounding import exact_sum, sum_cycles, sum_stream
+from hdl.engine.codec.cut import CUT_CYCLES, cut_stream
+from hdl.engine.codec.integer_codec import Cut, IntegerCodec
+from hdl.engine.weights.gradient_rounding import GRADIENT_ROUNDING_LATENCY, Rounding, gradient_rounding
+from hdl.engine.weights.noise import element_noise
+from hdl.errors import ShapeError
+from hdl.fixed import Fixed, FloatArray, IntArray
+from hdl.layers.base import Layer
+from hdl.layers.meaning import State
+from hdl.layers.wiring.gradient_sum import GradientSum, add_stream, gradient_sum
+from hdl.layers.wiring.parameter import ParameterLayer
+from hdl.random_bits import hash32, high_half, requantise_by_element, stable_id, tensor_key
+from hdl.recipe import Recipe
+from hdl.signals import ClockReset, Instances
+from hdl.spelling import QUIET
+from hdl.stream import Stream
+from hdl.streams import join, queue, queue_latency
+from hdl.tensor import Kind, Port, Tensor, Tile
+
+# places of the queue at the end
+DEPTH = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchange(ParameterLayer):
+    """Sinks ``g`` (own sum over frames of a batch, exact) and, but for the first copy, ``ring_in``; source
+    ``ring_out``, or of the last copy ``g_sum``; all once a batch in the tile's order.  One beat a cycle.
+
+    ``tensor_id`` is that of the engine which would round all sums itself.
+    Raises `ShapeError` for a copy that is none, sums that are too wide, or a codec of another width."""
+
+    copy: int = 0
+    # that share the batch
+    copies: int = 2
+    # bits of the copies' own sums, all with the same binary point
+    widths: tuple[int, ...] = (28, 28)
+    fraction_bits: int = 16
+    g_fixed: Fixed = Fixed(16, 8)  # noqa: RUF009 - frozen
+    # of what is handed on; None: exact sums
+    codec: IntegerCodec | None = None
+    # batches of an earlier training, from which it counts on
+    begun: int = field(default=0, metadata=QUIET)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.copy < self.copies or len(self.widths) != self.copies:
+            raise ShapeError(
+                f"{self.title}: copy {self.copy} of {self.copies}, with sums of {len(self.widths)} copies",
+                "give the sums of all copies, and one of these",
+            )
+        if self.codec is not None and self.codec.width != self.g_fixed.width:
+            raise ShapeError(
+                f"{self.title}: a codec of {self.codec.width} bits for gradients of {self.g_fixed.width}",
+                "take one of their width",
+            )
+        if self.codec is None and self.is_last:
+            # says what is wrong with sums of all copies
+            _ = self.rounded
+
+    # ---- ports
+
+    @property
+    def is_last(self) -> bool:
+        """Whether it has the sum of all copies."""
+        return self.copy == self.copies - 1
+
+    @property
+    def own(self) -> Fixed:
+        """Of the own sum."""
+        return Fixed(self.widths[self.copy], self.fraction_bits)
+
+    def handed_on(self, copies: int) -> Fixed:
+        """Of the sum of the first so many copies on the way to the next one."""
+        if self.codec is not None:
+            return self.g_fixed
+        return reduce(exact_sum, (Fixed(width, self.fraction_bits) for width in self.widths[:copies]))
+
+    @property
+    def sinks(self) -> tuple[Port, ...]:
+        """g, ring_in."""
+        ports = [self._port("g", self.own)]
+        return (*ports, self._port("ring_in", self.handed_on(self.copy))) if self.copy else tuple(ports)
+
+    @property
+    def sources(self) -> tuple[Port, ...]:
+        """ring_out, or g_sum."""
+        if self.is_last:
+            return (self._port("g_sum", self.g_fixed),)
+        return (self._port("ring_out", self.handed_on(self.copy + 1)),)
+
+    def _port(self, name: str, fixed: Fixed) -> Port:
+        return self.parameter_port(name, Tensor(self.shape, fixed, Kind.GRADIENT))
+
+    @property
+    def rounded(self) -> GradientSum:
+        """What adds the exact sum of all other copies to the last one's, and rounds."""
+        came = self.handed_on(self.copies - 1)
+        return GradientSum(
+            shape=self.shape,
+            recipe=self.recipe,
+            tile=self.tile,
+            w_lanes=self.w_lanes,
+            tensor_id=self.tensor_id,
+            copies=2,
+            s_fixed=max(came, self.own, key=lambda fixed: fixed.width),
+            widths=(came.width, self.own.width),
+            g_fixed=self.g_fixed,
+            begun=self.begun,
+        )
+
+    @property
+    def pipeline_cycles(self) -> int:
+        """A queue behind an adder; or rounding, adder and codec before it."""
+        if self.codec is None and self.is_last:
+            return self.rounded.pipeline_cycles
+        if self.codec is None:
+            return int(self.copy > 0) + queue_latency(DEPTH)
+        adder = sum_cycles(self.g_fixed, self.g_fixed, self.g_fixed) if self.copy else 0
+        return GRADIENT_ROUNDING_LATENCY + adder + CUT_CYCLES + queue_latency(DEPTH)
+
+    @property
+    def not_accessed(self) -> str:
+        """Counts of batches come by no stream."""
+        return f"copies of {self.title} exchange gradients, and the batches that they count can't be loaded"
+
+    # ---- meaning
+
+    def start(self, parameters: Mapping[str, FloatArray]) -> State:
+        """The number of batches behind it, for random bits."""
+        del parameters
+        return {"batch": self.begun}
+
+    def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
+        """A hop of the chain."""
+        batch, source = state["batch"], self.sources[0].name
+        state["batch"] += 1
+        own, came = inputs["g"], inputs.get("ring_in", np.zeros(self.shape, np.int64))
+        if self.codec is None:
+            total = own + came
+            if not self.is_last:
+                return {source: total}
+            return {source: requantise_by_element(total, self.fraction_bits, self.g_fixed, batch, self.sum_key)}
+        rounded = requantise_by_element(own, self.fraction_bits, self.g_fixed, batch, self.key("copy"))
+        noise = high_half(hash32(np.arange(own.size).reshape(self.shape), batch, self.key("hop")))
+        codes = self.codec.encode(self.g_fixed.saturate(rounded + came), noise)
+        return {source: self.codec.decode(*codes)}
+
+    def reference(self, state: State, inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+        """The sum."""
+        del state
+        return {self.sources[0].name: np.sum(list(inputs.values()), axis=0)}
+
+    @property
+    def closeness(self) -> dict[str, float]:
+        """Exact, a stochastic rounding, or that and what the codec cuts off."""
+        if self.codec is not None:
+            return {self.sources[0].name: 1.0 + self.codec.worst_error}
+        return {self.sources[0].name: float(self.is_last)}
+
+    @property
+    def sum_key(self) -> int:
+        """Of the random bits by which the sum of all copies is rounded."""
+        return tensor_key(self.recipe.seed, self.tensor_id)
+
+    def key(self, what: str) -> int:
+        """Of random bits that are this copy's alone: ``copy``, of its own rounding, or ``hop``, of the codec's."""
+        return tensor_key(self.recipe.seed, self.tensor_id ^ stable_id(f"{what} {self.copy}"))
+
+    # ---- hardware
+
+    @property
+    def order(self) -> Tile:
+        """Of the stream: a vector has its own."""
+        return self.tile if len(self.shape) > 1 else Tile()
+
+    def circuit(
+        self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+    ) -> Instances:
+        """Adders alone, or rounding, an adder and the codec."""
+        del images
+        own, came, out = streams["g"], streams.get("ring_in"), streams[self.sources[0].name]
+        if self.codec is not None:
+            return coded_hop(domain, own, came, out, cfg=self)
+        if came is None:
+            return queue(domain, own, out, depth=DEPTH)
+        if self.is_last:
+            return gradient_sum(domain, [came, own], out, cfg=self.rounded)
+        return exact_hop(domain, own, came, out, lanes=self.w_lanes)
+
+    @classmethod
+    def examples(cls) -> tuple[Layer, ...]:
+        """Ends and middle of a chain, exact and with each rounding of a codec; ragged tiles."""
+        recipe = Recipe(batch=3, seed=5)
+        wide = {"shape": (5, 4, 1, 1), "tile": Tile(2, 2), "w_lanes": 2, "recipe": recipe, "tensor_id": 5}
+        three = {"copies": 3, "widths": (20, 19, 19), "fraction_bits": 12}
+        codecs = [IntegerCodec(5, cut=cut) for cut in Cut]
+        return (
+            cls(shape=(6,), w_lanes=2, recipe=Recipe(batch=2)),
+            cls(copy=1, **wide, **three),  # type: ignore[arg-type]
+            cls(copy=2, **wide, **three),  # type: ignore[arg-type]
+            cls(copy=0, codec=codecs[0], **wide, **three),  # type: ignore[arg-type]
+            cls(copy=1, codec=codecs[2], **wide, **three),  # type: ignore[arg-type]
+            cls(shape=(4,), copy=1, recipe=Recipe(batch=1), codec=codecs[1], begun=3),
+        )
+
+
+@block
+def exact_hop(domain: ClockReset, own: Stream, came: Stream, y: Stream, *, lanes: int) -> Instances:
+    """Sums of codes with the same binary point.  Costs an adder and three registers a lane; one beat a cycle.
+
+    Ports:
+        own, came: in, streams of ``lanes`` signed codes of any widths, taken together.
+        y: out, stream of ``lanes`` signed codes, at least a bit wider than both; valid, payload and ready of the others
+            from registers.
+    """
+    total = Stream(y.width)
+    return add_stream(domain, came, own, total, lanes=lanes), queue(domain, total, y, depth=DEPTH)
+
+
+@block
+def coded_hop(domain: ClockReset, own: Stream, came: Stream | None, y: Stream, *, cfg: Exchange) -> Instances:
+    """Rounds the own sum, adds it to what came, and gives what a codec leaves of it.
+
+    Costs the rounding (`gradient_rounding`), an adder a lane, and the codec (`cut_stream`); one beat a cycle.
+
+    Ports:
+        own: in, stream of ``cfg.w_lanes`` codes of ``cfg.own``.
+        came: in, stream of ``cfg.w_lanes`` codes of ``cfg.g_fixed``; None at the first copy.
+        y: out, stream of ``cfg.w_lanes`` codes of ``cfg.g_fixed``; valid and payload from registers.
+    """
+    assert cfg.codec is not None
+    lanes, g_fixed, order, codec = cfg.w_lanes, cfg.g_fixed, cfg.order, cfg.codec
+    shift = cfg.fraction_bits - g_fixed.fraction_bits
+    rounding = Rounding(cfg.shape, order, lanes, shift, g_fixed, cfg.key("copy"), cfg.begun)
+    rounded, left = Stream(y.width), Stream(y.width)
+    total, inside = rounded, [gradient_rounding(domain, own, rounded, rounding=rounding)]
+    if came is not None:
+        total = Stream(y.width)
+        adder = sum_stream(domain, came, rounded, total, lanes=lanes, a_fixed=g_fixed, b_fixed=g_fixed, target=g_fixed)
+        inside.append(adder)
+    cut = total
+    if codec.cut is Cut.STOCHASTIC:
+        noise, cut = Stream(16 * lanes), Stream(y.width + 16 * lanes)
+        key, begun = cfg.key("hop"), cfg.begun
+        inside.append(element_noise(domain, noise, shape=cfg.shape, tile=order, lanes=lanes, key=key, begun=begun))
+        inside.append(join(domain, [total, noise], cut))
+    return *inside, cut_stream(domain, cut, left, codec=codec, lanes=lanes), queue(domain, left, y, depth=DEPTH)

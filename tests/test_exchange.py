@@ -1,0 +1,222 @@
+"""Copies that hand gradients on from one to the next: bits of one layer, or of the codec's golden model hop by hop."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from dagtrain.graph.executor import Executor
+from dagtrain.graph.ir import Graph, GraphError
+from dagtrain.graph.storage import load_graph, save_graph
+from dagtrain.passes.exchange import COPY, Exchanging, parse_exchange
+from dagtrain.passes.insert_forks import insert_forks
+from dagtrain.passes.replicate import replicate
+from dagtrain.training.feeds import synthetic_feeds
+from hdl.engine.codec import collective, cut
+from hdl.engine.codec.collective import Collective
+from hdl.engine.codec.integer_codec import Cut, IntegerCodec
+from hdl.errors import DagtrainError, ShapeError
+from hdl.fixed import Fixed, IntArray
+from hdl.layers.exchange import exchange
+from hdl.layers.exchange.exchange import Exchange
+from hdl.random_bits import hash32, high_half, requantise_by_element
+from hdl.recipe import Recipe
+from hdl.simulate import Backend
+from tests.flow_support import new_case
+from tests.layer_support import assert_equal_bits, design_of, make_case
+from tests.mutated import Mutator
+from tests.suites import quick
+from tests.test_copies import SETS, check_circuits, net, of_one, same, trained
+
+CHAIN = Exchanging(Collective.CHAIN)
+CODED = Exchanging(Collective.CHAIN, (4, 7, Cut.STOCHASTIC))
+SHAPE = (3, 5)
+
+
+def chained(name: str, way: Exchanging, batch: int = 5, staleness: int = 3) -> Graph:
+    return insert_forks(replicate(net(batch, staleness), SETS[name], way))
+
+
+def weights_of(executor: Executor) -> dict[str, list[IntArray]]:
+    """By parameter, those of all copies."""
+    found: dict[str, list[IntArray]] = {}
+    for node in executor.graph.nodes:
+        for sink, key in node.parameters.items():
+            if sink in node.inputs and node.inputs[sink] in executor.weights:
+                found.setdefault(key, []).append(executor.weights[node.inputs[sink]])
+    return found
+
+
+@pytest.mark.parametrize("name", quick(3, SETS))
+def test_an_exact_chain_has_the_bits_of_one(name: str) -> None:
+    one, wanted = of_one(5, 3)
+    several, results = trained(chained(name, CHAIN))
+    assert same(results, wanted)
+    weights, wanted_weights = several.parameters(), one.parameters()
+    assert all(np.array_equal(weights[key], wanted_weights[key]) for key in wanted_weights)
+
+
+@pytest.mark.parametrize("codec", [(4, 7, cut) for cut in Cut] + [(0, 15, Cut.TRUNCATE)], ids=str)
+@pytest.mark.parametrize("copies", [2, 4])
+def test_hops_of_a_codec_are_those_of_its_golden_model(copies: int, codec: tuple[int, int, Cut]) -> None:
+    seed = random.SystemRandom().randrange(10**6)
+    print(f"seed {seed}")
+    rng = np.random.default_rng(seed)
+    integers = IntegerCodec(codec[0], 16, codec[1], codec[2])
+    hops = [
+        Exchange(
+            shape=SHAPE, recipe=Recipe(batch=8, seed=9), tensor_id=77, copy=copy, copies=copies, widths=(30,) * copies,
+            fraction_bits=18, g_fixed=Fixed(16, 8), codec=integers,
+        )
+        for copy in range(copies)
+    ]  # fmt: skip
+    states = [hop.start({}) for hop in hops]
+    whole = collective.Exchange(Collective.CHAIN, integers)
+    for batch in range(3):
+        sums = [rng.integers(-(1 << 27), 1 << 27, SHAPE) >> int(rng.integers(0, 20)) for _ in hops]
+        made: dict[str, IntArray] = {}
+        for hop, state, own in zip(hops, states, sums, strict=True):
+            (came,) = made.values() if made else (None,)
+            made = hop.golden(state, {"g": own} if came is None else {"g": own, "ring_in": came})
+        rounded = [
+            requantise_by_element(own, 18, hop.g_fixed, batch, hop.key("copy"))
+            for hop, own in zip(hops, sums, strict=True)
+        ]
+
+        def noise(copy: int, first: int, end: int, batch: int = batch) -> IntArray:
+            return high_half(hash32(np.arange(first, end), batch, hops[copy].key("hop")))
+
+        assert np.array_equal(made["g_sum"], whole.run(rounded, noise))
+
+
+def test_copies_of_a_coded_chain_stay_equal_and_learn_otherwise_than_one() -> None:
+    executor, results = trained(chained("two of all", CODED))
+    assert not same(results, of_one(5, 3)[1])
+    weights = weights_of(executor)
+    assert all(np.array_equal(each, copies[0]) for copies in weights.values() for each in copies)
+    assert any(len({id(each) for each in copies}) > 1 for copies in weights.values())
+    again, same_results = trained(chained("two of all", CODED))
+    assert same(results, same_results)
+    assert np.array_equal(again.batches, executor.batches)
+
+
+def test_a_copy_that_drifts_is_named() -> None:
+    graph = chained("a convolution", CODED)
+    executor = Executor(graph)
+    update = next(name for name in executor.states if name.startswith("conv2.") and name.endswith(f"update{COPY}1"))
+    executor.step(synthetic_feeds(graph, 5, 1))
+    for name, value in executor.states[update].items():
+        if isinstance(value, np.ndarray):
+            executor.states[update][name] = value + (1 << 20)
+    with pytest.raises(GraphError, match=r"^copies of conv2\.w differ after batch 2: .*@0.* and .*@1"):
+        executor.step(synthetic_feeds(graph, 5, 2))
+
+
+def test_a_chain_is_kept_in_files(tmp_path: Path) -> None:
+    graph = chained("two of all", CODED)
+    save_graph(graph, tmp_path / "graph.json")
+    assert str(load_graph(tmp_path / "graph.json")) == str(graph)
+    assert same(trained(load_graph(tmp_path / "graph.json"), 2)[1], trained(graph, 2)[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [("a convolution", CHAIN), ("a convolution", CODED), ("three of all", CHAIN)],
+    ids=["exact", "coded", "three exact"],
+)
+def test_circuits_of_a_chain_on_slow_links_train_to_the_bits_of_the_emulator(
+    name: str, way: Exchanging, tmp_path: Path
+) -> None:
+    graph = chained(name, way)
+    losses = None if way.codec is None else trained(graph)[1]
+    check_circuits(graph, 5, 3, tmp_path, losses)
+
+
+FAULTS: dict[str, tuple[ModuleType, str, dict[str, str]]] = {
+    "the last copy keeps what it does not send": (
+        exchange,
+        "coded_hop",
+        {"return *inside, cut_stream(domain, cut, left, codec=codec, lanes=lanes), queue(domain, left, y,":
+         "return *inside, queue(domain, total, y,"},
+    ),
+    "all hops draw the bits of the first": (exchange, "coded_hop", {'cfg.key("hop"), cfg.begun': "1, cfg.begun"}),
+    "signs are lost": (cut, "cut_stream", {"element[:] = element << drop": "element[:] = abs(element << drop)"}),
+    "the greatest is cut": (cut, "cut_stream", {"half, spare = codec.raw_from,": "half, spare = 1 << 15,"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", quick(1, FAULTS))
+def test_seeded_faults_of_hops_are_found(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    home, block, changes = FAULTS[name]
+    Mutator(monkeypatch, tmp_path)(home if home is exchange else exchange, home, block, changes)
+    layer = next(layer for layer in Exchange.examples() if layer.codec and layer.codec.cut is Cut.STOCHASTIC)
+    case = make_case(layer)
+    with pytest.raises((AssertionError, DagtrainError)):
+        assert_equal_bits(case, design_of(case), Backend.MYHDL, seed=11)
+
+
+# ---- bad input
+
+
+def test_sums_of_no_copy_and_codecs_of_other_widths_are_refused() -> None:
+    with pytest.raises(ShapeError, match=r"copy 2 of 2, with sums of 2 copies; give the sums of all copies"):
+        Exchange(shape=(4,), copy=2)
+    with pytest.raises(ShapeError, match=r"a codec of 12 bits for gradients of 16; take one of their width$"):
+        Exchange(shape=(4,), codec=IntegerCodec(2, width=12))
+    with pytest.raises(ShapeError, match="more than 62"):
+        Exchange(shape=(4,), copy=1, widths=(62, 62))
+
+
+@pytest.mark.parametrize(
+    ("way", "compress", "message"),
+    [
+        ("ring", "none", "--exchange ring wants a buffer of each tensor, and no circuit has one; take chain"),
+        ("star", "none", "--exchange 'star' is no way to exchange gradients; take central or chain"),
+        ("central", "integer:5", "--compress is for gradients that go from copy to copy; give --exchange chain, too"),
+        ("chain", "float:5", "--compress 'float:5' is no codec; give none, or integer:DROP"),
+        ("chain", "integer:-1", "--compress 'integer:-1' is no codec; give none, or integer:DROP"),
+        ("chain", "integer:5:7:up", "--compress 'integer:5:7:up' is no codec; give none, or integer:DROP"),
+        (
+            "chain",
+            "integer:17:2:stochastic",
+            "rounds 17 bits away by 16 random ones; drop 16 or fewer, or round to the",
+        ),
+        ("chain", "integer:5:0", "--compress 'integer:5:0' keeps 0 bits of small gradients; keep at least 1"),
+    ],
+)
+def test_what_is_no_exchange_is_refused(way: str, compress: str, message: str) -> None:
+    with pytest.raises(DagtrainError) as caught:
+        parse_exchange(way, compress)
+    assert message in str(caught.value)
+
+
+def test_all_that_is_wrong_is_said_at_once() -> None:
+    with pytest.raises(DagtrainError) as caught:
+        parse_exchange("star", "float")
+    assert "--exchange 'star'" in str(caught.value)
+    assert "--compress 'float'" in str(caught.value)
+    assert parse_exchange("chain", "integer:5").record == {"exchange": "chain", "compress": "integer:5:7:truncate"}
+
+
+def test_a_codec_that_does_not_fit_the_gradients_and_one_without_copies_are_refused() -> None:
+    with pytest.raises(GraphError, match=r"drops 9 bits and keeps 7, and gradients of conv2\.gradient have 15 and"):
+        replicate(net(5, 3), {"conv2": 2}, Exchanging(Collective.CHAIN, (9, 7, Cut.TRUNCATE)))
+    with pytest.raises(GraphError, match="no layer has copies that exchange gradients; give --copy, too"):
+        replicate(net(5, 3), {}, CODED)
+
+
+def test_import_keeps_how_copies_exchange(tmp_path: Path) -> None:
+    case = new_case(tmp_path)
+    outcome = case.step("import", "--copy", "c*=2", "--exchange", "chain", "--compress", "integer:5")
+    assert outcome.code == 0, outcome.error
+    record = json.loads((tmp_path / "build" / "import" / "import.json").read_text())
+    assert (record["exchange"], record["compress"]) == ("chain", "integer:5:7:truncate")
+    refused = case.step("import", "--exchange", "chain", "--compress", "integer:5")
+    assert refused.code == 1
+    assert "no layer has copies" in refused.error
