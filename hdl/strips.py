@@ -14,6 +14,8 @@ class Strips:
 
     # sink -> elements that must be there before each strip
     stored: Mapping[str, FloatArray]
+    # sink -> elements that find room before each strip ends, of those in `stored`
+    room: Mapping[str, FloatArray]
     # sink -> elements that are used up by the end of each strip, one after another while it goes on
     along: Mapping[str, FloatArray] = field(default_factory=dict)
     # cycles of each
@@ -25,8 +27,15 @@ class Strips:
     # from an element taken along to the first of the operations on it, and cycles that these take
     along_cycles: int = 0
     along_work: int = 0
+    # words taken along that wait inside, and cycles from the last operation on one until there is room for another
+    along_words: int = 1
+    along_free: int = 0
     # from the end of a result's operations until it leaves; of a sum over a batch, until its first part leaves
     result_cycles: int
+    # from the end of a strip until there is room where it was the last to read
+    free_cycles: int
+    # words of results that may be on their way: the engine waits where so many have not left
+    results: int = 1
     # for which the engine rests after a batch
     rest_cycles: int = 0
     # between the last operation of one version of the weights and the first one of the next, at least

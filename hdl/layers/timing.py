@@ -129,6 +129,12 @@ class Timing(Shape):
         del source
         return self.pipeline_cycles
 
+    def waiting(self, source: str) -> int:
+        """Beats of a source of frames that wait inside a layer without `strips` while nobody takes them; 0 of one that
+        hands on what stands before it."""
+        del source
+        return self.pipeline_cycles
+
     @property
     def strips(self) -> Strips | None:
         """How an engine goes through a frame that works strip by strip; None of a layer that hands on what it gets."""

@@ -124,6 +124,7 @@ class WeightedEngine(WindowEngine):
             self.walk,
             {stored.name: (stored, stored_word)},
             {result.name: (result, word)},
+            {stored.name: self.ring_rows(stored.name)},
             2 + tree_levels(self.tile.size // word),
             load_cycles=self._switch_cycles,
             reordered_words=self.reordered_frames * words_of(result, word),
@@ -468,8 +469,9 @@ class GradientEngine(WindowEngine):
         x, e, g = (self.port(name) for name in ("x", "e", "g"))
         x_word, e_word = self.map_words
         return gradient_strips(
-            self.walk, (x, x_word), (e, e_word), (g, self.tile.size), self.drain_cycles, self.words, exact=self.exact
-        )
+            self.walk, (x, x_word), (e, e_word), (g, self.tile.size), self.ring_rows("x"), self.drain_cycles,
+            self.words, exact=self.exact,
+        )  # fmt: skip
 
     @property
     def closeness(self) -> dict[str, float]:

@@ -87,7 +87,8 @@ class WindowPool(Windowed):
         stores, gives = (
             {port.name: (port, self.engine_lanes) for port in ports} for ports in (self.sinks, self.sources)
         )
-        return result_strips(self.walk, stores, gives, 1 + tree_levels(self.walk.taps), self.rounding_cycles)
+        rings = {name: self.ring_rows(name) for name in stores}
+        return result_strips(self.walk, stores, gives, rings, 1 + tree_levels(self.walk.taps), self.rounding_cycles)
 
     @property
     @abstractmethod

@@ -133,6 +133,11 @@ class Deal(_InTurns):
         """The queue's."""
         return queue_latency(self.waiting_beats)
 
+    def waiting(self, source: str) -> int:
+        """What the queue holds."""
+        del source
+        return self.waiting_beats
+
     def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
         """Every so many frames to each."""
         del state

@@ -1,0 +1,600 @@
+"""Events of a placed graph, simulated: every beat of every stream, by what layers declare of time.
+
+Nothing is emitted and no value is computed.  A node is a process with the facts of its layer (`Layer.required`,
+`Layer.latency_cycles`, `Layer.waiting`, `Layer.strips`), an edge a FIFO of its depth, or a way over the network with
+words, credits and ports; frames see versions of the weights by the recipe's rule.  What follows is worked out by
+`dagtrain.simulate.events_kernel`.
+
+`dagtrain.schedule.batch_time` rests on the same facts.  It takes frames as a whole and lets nothing wait for room
+inside one, which is quick enough to ask for every plan of a search; here each beat has a time and a FIFO is as deep as it
+is, so one that is too shallow slows the pipeline down, or stops it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dagtrain.graph.ir import Graph, Node, is_delayed
+from dagtrain.schedule.batch_time import ONE_CLOCK
+from dagtrain.schedule.network import Hop
+from dagtrain.simulate import events_kernel as kernel
+from hdl.errors import DagtrainError, Problem
+from hdl.fixed import FloatArray, IntArray
+from hdl.layers.base import Layer
+from hdl.layers.passage import needs
+from hdl.recipe import Dealt
+from hdl.streams import queue_latency
+from hdl.streams.width import AdapterKind, adapter_kind
+from hdl.strips import Strips
+from hdl.tensor import Port
+
+Rows = kernel.Rows
+# entries of the heap for each that may be in it
+HEAP = 16
+# beats that rings of times hold beside those that may be asked for
+SLACK = 8
+
+
+@dataclass(frozen=True)
+class Placed:
+    """What is simulated."""
+
+    # folded, streaming
+    graph: Graph
+    # edge -> beats of the FIFO in front of its consumer
+    fifo_beats: Mapping[str, int]
+    # edges that cross the network -> their way
+    hops: Mapping[str, Hop]
+    # edges that go through DRAM -> cycles that it adds
+    stored: Mapping[str, int]
+    # node on a device of another clock than the cluster's -> what a cycle there lasts in cycles of that
+    periods: Mapping[str, Fraction]
+
+    @classmethod
+    def of(
+        cls,
+        graph: Graph,
+        fifo_beats: Mapping[str, int],
+        hops: Mapping[str, Hop],
+        stored: Mapping[str, int] | None = None,
+        periods: Mapping[str, Fraction] = ONE_CLOCK,
+    ) -> Placed:
+        """As `dagtrain.schedule.batch_time.edge_ways` is asked."""
+        return cls(graph, fifo_beats, hops, stored or {}, periods)
+
+
+class DeadlockError(DagtrainError):
+    """A cluster that stops: who waits for whom."""
+
+
+@dataclass(frozen=True)
+class Events:
+    """What happened."""
+
+    placed: Placed
+    batches: int
+    # edges that are streams, in the order of what follows
+    edges: tuple[str, ...]
+    # node -> cycles of its first and of its last beat of every frame, or batch, that it works on
+    first: Mapping[str, FloatArray]
+    last: Mapping[str, FloatArray]
+    # edge -> cycles that its producer waited for room; the first cycle in which it did
+    blocked: Mapping[str, float]
+    full: Mapping[str, float]
+    # edge over the network -> words, credits included in none
+    words: Mapping[str, int]
+    credit_words: Mapping[str, int]
+    # edge -> cycles in which beats were written, and read, where they were kept
+    written: Mapping[str, FloatArray]
+    read: Mapping[str, FloatArray]
+    # how often a node or a port had its turn
+    turns: int
+
+    @property
+    def cycles(self) -> float:
+        """Until the last beat."""
+        return max(float(last.max()) for last in self.last.values() if len(last))
+
+
+def simulate_events(placed: Placed, batches: int, *, keep: bool = False) -> Events:
+    """Trains so many batches.  ``keep``: the cycle of every beat is kept.
+
+    Raises `DeadlockError` where everything waits for something else."""
+    built = _Builder(placed, batches, keep)
+    recipe = placed.graph.recipe
+    channels, ports, nodes, devices = built.channels(), built.ports(), built.nodes(), built.ends()
+    state = built.state(nodes)
+    turns = kernel.run(channels, ports, nodes, devices, built.tables(), state, recipe.batch, recipe.staleness)
+    found = built.events(channels, nodes, state, turns)
+    problems = built.waiting(channels, state)
+    if problems:
+        raise DeadlockError.listing(
+            f"{placed.graph.name}: the pipeline stops for ever after {math.ceil(found.cycles):,} cycles", problems,
+            "give the FIFOs named as full more room, or leave their depths to the planner",
+        )  # fmt: skip
+    return found
+
+
+class _Row(NamedTuple):
+    """An edge with its ends."""
+
+    edge: str
+    producer: Node
+    source: Port
+    consumer: Node
+    sink: Port
+
+
+@dataclass
+class _PortRow:
+    """A row of `kernel.Ports`."""
+
+    port: Port
+    channel: int
+    kind: int
+    copies: int = 0
+    copy: int = 0
+    latency: float = 0.0
+    holds: int = 0
+    use: int = 0
+    unit: int = 1
+    words_at: int = 0
+    table: int = 0
+    beat_cycles: int = 1
+
+
+class _Builder:
+    """Arrays for the kernel."""
+
+    def __init__(self, placed: Placed, batches: int, keep: bool) -> None:
+        graph = placed.graph
+        self.placed, self.graph, self.batches, self.keep = placed, graph, batches, keep
+        self.rows = [_Row(*row) for row in graph.streams]
+        self.channel = {row.edge: number for number, row in enumerate(self.rows)}
+        self.index = {node.name: number for number, node in enumerate(graph.nodes)}
+        self.batch = graph.recipe.batch
+        # tables of all layers, each once
+        self.pair: list[int] = []
+        self.needed: list[IntArray] = []
+        self.cycles: list[FloatArray] = []
+        self.counts: list[IntArray] = []
+        self.gates: list[IntArray] = []
+        self.shares: list[FloatArray] = []
+        self.sizes: dict[str, int] = defaultdict(int)
+        self.known: dict[Any, int] = {}
+        self.starts: list[tuple[int, int, int]] = []
+        self.all_ports: list[_PortRow] = []
+        # of all rings and spans
+        self.times = 0
+        self.strips = [node.layer.strips for node in graph.nodes]
+        self.devices = sorted({end for hop in placed.hops.values() for end in (hop.source, hop.target)})
+        # what words of all hops take at least: they come to a device in the order in which they left others
+        self.way = min((hop.cycles for hop in placed.hops.values()), default=0)
+        for node, strips in zip(graph.nodes, self.strips, strict=True):
+            self._add(node, strips)
+
+    # ---- ports
+
+    def period(self, node: Node) -> float:
+        """Cycles of the cluster that one of the node's lasts."""
+        return float(self.placed.periods.get(node.name, 1))
+
+    def frames(self, node: Node) -> int:
+        """Frames, or batches, that a node works on."""
+        if node.layer.works_per_batch:
+            return self.batches
+        dealt = self.graph.dealt.get(node.name)
+        return self.batches * (self.batch if dealt is None else self._share(dealt))
+
+    def _share(self, dealt: Dealt) -> int:
+        return -(-(self.batch - dealt.copy) // dealt.copies)
+
+    def tensors(self, edge: str, port: Port) -> int:
+        """That pass an edge."""
+        if port.tensor.kind.per_batch:
+            return self.batches
+        dealt = self.graph.dealt_edges.get(edge)
+        return self.batches * (self.batch if dealt is None else self._share(dealt))
+
+    def _add(self, node: Node, strips: Strips | None) -> None:
+        layer, first = node.layer, len(self.all_ports)
+        period = self.period(node)
+        words = strips.words if strips else {}
+        for port in layer.sinks:
+            kind = kernel.FRAME
+            if port.tensor.kind.per_batch:
+                kind = kernel.VERSION if is_delayed(layer, port) else kernel.BATCH
+            row = _PortRow(port, self.channel[node.inputs[port.name]], kind)
+            row.beat_cycles = max(1, port.lanes // words.get(port.name, port.lanes))
+            if port.name in layer.borrowed:
+                row.use = kernel.BORROWED
+            self._deal(row, layer, port)
+            self.all_ports.append(row)
+        middle = len(self.all_ports)
+        for port in layer.sources:
+            edge = node.outputs.get(port.name)
+            kind = kernel.BATCH if port.tensor.kind.per_batch else kernel.FRAME
+            row = _PortRow(port, self.channel[edge] if edge in self.channel else -1, kind)
+            row.beat_cycles = max(1, port.lanes // words.get(port.name, port.lanes))
+            if layer.sinks:
+                row.latency = float(strips.result_cycles if strips else layer.latency_cycles(port.name)) * period
+            if strips is not None:
+                row.holds = max(1, strips.results * words.get(port.name, port.lanes) // port.lanes)
+            elif kind == kernel.FRAME and layer.sinks:
+                row.holds = layer.waiting(port.name)
+            elif layer.works_per_batch:
+                row.holds = layer.waiting(port.name)
+            self._deal(row, layer, port)
+            self.all_ports.append(row)
+        self.starts.append((first, middle, len(self.all_ports)))
+        if strips is not None:
+            self._strip_tables(layer, strips, self.all_ports[first:middle], self.all_ports[middle:])
+        elif layer.sinks:
+            self._pair_tables(layer, self.all_ports[first:middle], self.all_ports[middle:])
+
+    def _deal(self, row: _PortRow, layer: Layer, port: Port) -> None:
+        dealt = layer.dealt(port.name)
+        if dealt is not None:
+            row.copies, row.copy = dealt.copies, dealt.copy
+
+    # ---- tables
+
+    def _table(self, name: str, arrays: list[Any], key: Any, made: Any) -> int:
+        """Where an array lies, once for all that are made of the same."""
+        key = name, key
+        if key not in self.known:
+            self.known[key] = self.sizes[name]
+            arrays.append(made())
+            self.sizes[name] += len(arrays[-1])
+        return self.known[key]
+
+    def _pair_tables(self, layer: Layer, sinks: Sequence[_PortRow], sources: Sequence[_PortRow]) -> None:
+        for source in sources:
+            source.table = len(self.pair)
+            for sink in sinks:
+                even = source.kind == kernel.BATCH or sink.kind != kernel.FRAME
+                found = None if even else _needs(layer, source.port, sink.port)
+                if found is None:
+                    self.pair += [-1, -1]
+                    continue
+                key = repr(layer), source.port.name, sink.port.name
+                wanted, users = found
+                self.pair.append(self._table("needed", self.needed, (*key, 0), lambda wanted=wanted: wanted))
+                self.pair.append(self._table("needed", self.needed, (*key, 1), lambda users=users: users))
+
+    def _strip_tables(
+        self, layer: Layer, strips: Strips, sinks: Sequence[_PortRow], sources: Sequence[_PortRow]
+    ) -> None:
+        count = len(strips.cycles)
+        for sink in sinks:
+            if sink.kind != kernel.FRAME:
+                continue
+            port, name = sink.port, sink.port.name
+            along = name in strips.along
+            if sink.use != kernel.BORROWED:
+                sink.use = kernel.ALONG if along else kernel.STORED
+            word = strips.words.get(name, port.lanes)
+            sink.unit = max(1, word // port.lanes)
+            if along:
+                sink.holds = strips.along_words
+                sink.words_at = self.ring(sink.holds)
+            elements = strips.along[name] if along else strips.stored[name]
+            beats = np.minimum(np.ceil(elements / port.lanes), port.beats).astype(np.int64)
+            counts = np.concatenate([np.zeros(port.beats, np.int64), beats])
+            gates = np.zeros(port.beats + count, np.int64)
+            if not along:
+                gates[: port.beats] = _gates(strips.room[name], port)
+            key = repr(layer), name
+            sink.table = self._table("counts", self.counts, key, lambda counts=counts: counts)
+            at = self._table("gates", self.gates, key, lambda gates=gates: gates)
+            assert at == sink.table
+        for source in sources:
+            if source.kind == kernel.FRAME and not strips.reordered:
+                made = _shares(strips, source.port, self._giving(strips, source.port))
+                source.table = self._table("shares", self.shares, (repr(layer), source.port.name), lambda m=made: m)
+
+    def _giving(self, strips: Strips, port: Port) -> int:
+        """Strips of a frame that give results: the last ones."""
+        return strips.parts or int(port.tensor.shape[0])
+
+    # ---- rows
+
+    def ring(self, size: int) -> int:
+        """Where a ring of so many times lies."""
+        self.times += size
+        return self.times - size
+
+    def channels(self) -> Rows:
+        """Of `kernel.CHANNEL`."""
+        writers, readers = self._by_channel(sources=True), self._by_channel(sources=False)
+        found = np.zeros(len(self.rows), kernel.CHANNEL)
+        for number, row in enumerate(self.rows):
+            writer, reader = writers[number], readers[number]
+            column = self._column(row, writer, reader)
+            column |= self._rings(row, writer, reader, column)
+            for name, value in column.items():
+                found[number][name] = value
+            for name in ("write", "read", "sent", "arrived", "credit"):
+                found[number][f"{name}_at"] = self.ring(column[f"{name}_size"])
+        found["full"] = kernel.NEVER
+        return found
+
+    def _by_channel(self, *, sources: bool) -> dict[int, _PortRow]:
+        found = {}
+        for first, middle, end in self.starts:
+            for row in self.all_ports[middle:end] if sources else self.all_ports[first:middle]:
+                if row.channel >= 0 and row.use != kernel.BORROWED:
+                    found[row.channel] = row
+        return found
+
+    def _column(self, row: _Row, writer: _PortRow, reader: _PortRow) -> dict[str, Any]:
+        source, sink, hop = row.source, row.sink, self.placed.hops.get(row.edge)
+        depth, outside = self.placed.fifo_beats[row.edge], row.edge in self.placed.stored
+        period, adapted = self.period(row.consumer), adapter_kind(source.lanes, sink.lanes) is not AdapterKind.WIRE
+        behind = self.placed.stored.get(row.edge, 0)
+        latency = float(behind) if hop else float(adapted + queue_latency(depth) + behind)
+        room = depth * sink.lanes + (max(source.lanes, sink.lanes) if adapted else 0)
+        column: dict[str, Any] = {
+            "writer": self.index[row.producer.name],
+            "reader": self.index[row.consumer.name],
+            "elements": source.elements,
+            "write_lanes": source.lanes,
+            "read_lanes": sink.lanes,
+            "write_beats": source.beats,
+            "read_beats": sink.beats,
+            "write_step": writer.beat_cycles * self.period(row.producer),
+            "read_step": reader.beat_cycles * period,
+            "latency": latency * period,
+            "room_latency": self.period(row.producer),
+            "room": max(room, source.elements) if outside else room,
+            "tensors": self.tensors(row.edge, source),
+            "words": 1,
+        }
+        if hop is not None:
+            column |= {
+                "word": hop.word,
+                "words": math.ceil(source.elements / hop.word),
+                "cycles": self.way,
+                "behind": hop.cycles - self.way,
+                "credits": hop.credits,
+                "credit_batch": hop.credit_batch,
+                "source": self.devices.index(hop.source),
+                "target": self.devices.index(hop.target),
+            }
+        return column
+
+    def _rings(self, row: _Row, writer: _PortRow, reader: _PortRow, column: Mapping[str, Any]) -> dict[str, int]:
+        """How many times are kept."""
+        source, sink, tensors, hop = row.source, row.sink, column["tensors"], self.placed.hops.get(row.edge)
+        waiting = column["room"] if hop is None else (kernel.SENDER_WORDS + 2) * hop.word
+        write = waiting // source.lanes + writer.holds + SLACK
+        waiting = column["room"] if hop is None else hop.credits * hop.word
+        strips = self.strips[column["reader"]]
+        behind = 0
+        if strips is not None and sink.name in strips.stored:
+            behind = int(strips.room[sink.name].max())
+        elif strips is None:
+            behind = self._behind(row)
+        read = (waiting + behind) // sink.lanes + (reader.holds + 2) * reader.unit + 2 * SLACK
+        all_write, all_read = tensors * source.beats, tensors * sink.beats
+        words = hop.credits + hop.credit_batch + SLACK if hop else 0
+        return {
+            "write_size": all_write if self.keep else min(write, all_write),
+            "read_size": all_read if self.keep else min(read, all_read),
+            "sent_size": words,
+            "arrived_size": words,
+            "credit_size": hop.credits // hop.credit_batch + SLACK if hop else 0,
+        }
+
+    def _behind(self, row: _Row) -> int:
+        """Elements that a layer that works at once may have read before it gives what is made of the first of them."""
+        first, middle, end = self.starts[self.index[row.consumer.name]]
+        place = next(i for i in range(middle - first) if self.all_ports[first + i].port.name == row.sink.name)
+        found = 0
+        for source in self.all_ports[middle:end]:
+            if source.kind == kernel.FRAME or row.consumer.layer.works_per_batch:
+                beats = math.ceil((source.holds + 2) * row.sink.beats / source.port.beats)
+                if self.pair[source.table + 2 * place] >= 0:
+                    beats += row.sink.beats
+                found = max(found, beats * row.sink.lanes)
+        return found
+
+    def ports(self) -> Rows:
+        """Of `kernel.PORT`."""
+        found = np.zeros(len(self.all_ports), kernel.PORT)
+        for name in ("channel", "kind", "copies", "copy", "latency", "holds", "use", "unit", "words_at", "table"):
+            found[name] = [getattr(row, name) for row in self.all_ports]
+        found["began"] = -kernel.NEVER
+        return found
+
+    def nodes(self) -> Rows:
+        """Of `kernel.NODE`."""
+        found = np.zeros(len(self.graph.nodes), kernel.NODE)
+        found["beside"] = -1
+        for name, lender in self.graph.lenders.items():
+            found["beside"][self.index[name]] = self.index[lender.name]
+            found["beside"][self.index[lender.name]] = self.index[name]
+        for number, (node, strips) in enumerate(zip(self.graph.nodes, self.strips, strict=True)):
+            for name, value in self._node(node, strips, self.starts[number]).items():
+                found[number][name] = value
+        return found
+
+    def _node(self, node: Node, strips: Strips | None, ports: tuple[int, int, int]) -> dict[str, Any]:
+        layer, period = node.layer, self.period(node)
+        dealt, frames = self.graph.dealt.get(node.name), self.frames(node)
+        found: dict[str, Any] = dict(zip(("first", "middle", "end"), ports, strict=True)) | {
+            "kind": kernel.STRIPS if strips else kernel.AT_ONCE if layer.sinks else kernel.HOST,
+            "per_batch": layer.works_per_batch,
+            "copies": 1 if dealt is None else dealt.copies,
+            "copy": 0 if dealt is None else dealt.copy,
+            "cycles_per_frame": layer.cycles_per_frame * period,
+            "weight_cycles": layer.weight_cycles * period,
+            "frames": frames,
+            "first_at": self.ring(frames),
+            "last_at": self.ring(frames),
+        }
+        if strips is None:
+            return found
+        names = ("begin_cycles", "along_cycles", "along_work", "along_free", "result_cycles", "rest_cycles")
+        for name in (*names, "load_cycles", "free_cycles"):
+            found[name] = getattr(strips, name) * period
+        cycles = np.array(strips.cycles, np.float64) * period
+        maps = [port for port in layer.sources if not port.tensor.kind.per_batch]
+        ends = 4 * len(cycles) + SLACK
+        return found | {
+            "places": 0 if layer.replayed or layer.parked else 2,
+            "strips": len(cycles),
+            "cycles_at": self._table("cycles", self.cycles, (repr(layer), period), lambda: cycles),
+            "giving": self._giving(strips, maps[0]) if maps else 1,
+            "reordered": strips.reordered,
+            "ends_at": self.ring(ends),
+            "ends_size": ends,
+        }
+
+    def ends(self) -> Rows:
+        """Of `kernel.DEVICE`."""
+        found = np.zeros(len(self.devices), kernel.DEVICE)
+        for hop in self.placed.hops.values():
+            for device, rate in ((hop.source, hop.source_rate), (hop.target, hop.target_rate)):
+                found["rate"][self.devices.index(device)] = rate
+        counts = [len(self._leaving(device)) for device in self.devices]
+        found["leaving_end"] = np.cumsum(counts, dtype=np.int64)
+        found["leaving_at"] = found["leaving_end"] - counts
+        return found
+
+    def _leaving(self, device: str) -> list[int]:
+        """Channels that leave a device."""
+        hops = ((number, self.placed.hops.get(row.edge)) for number, row in enumerate(self.rows))
+        return [number for number, hop in hops if hop is not None and hop.source == device]
+
+    def tables(self) -> kernel.Tables:
+        """Of all rows."""
+        return kernel.Tables(
+            pair=np.array(self.pair or [0], np.int64),
+            needed=_joined(self.needed, np.int64),
+            counts=_joined(self.counts, np.int64),
+            gates=_joined(self.gates, np.int64),
+            leaving=np.array([n for device in self.devices for n in self._leaving(device)] or [0], np.int64),
+            cycles=_joined(self.cycles, np.float64),
+            shares=_joined(self.shares, np.float64),
+        )
+
+    def state(self, nodes: Rows) -> kernel.State:
+        """Of a run that begins."""
+        channels, count = len(self.rows), len(nodes)
+        who = count + len(self.devices) + channels
+        times = np.zeros(self.times)
+        for node in nodes:
+            times[node["first_at"] : node["first_at"] + node["frames"]] = kernel.NEVER
+        return kernel.State(
+            times,
+            np.full((count, self.batches), -kernel.NEVER),
+            np.full((channels, self.batches), kernel.NEVER),
+            np.full((count, self.batches), kernel.NEVER),
+            np.zeros(HEAP * who),
+            np.zeros(HEAP * who, np.int64),
+            np.full(who, kernel.NEVER),
+            np.zeros(1, np.int64),
+        )
+
+    # ---- afterwards
+
+    def waiting(self, channels: Rows, state: kernel.State) -> list[Problem | str]:
+        """What has not passed and why, if anything has not."""
+        full, empty = [], []
+        for number, row in enumerate(self.rows):
+            channel = channels[number]
+            if channel["read"] >= channel["tensors"] * row.sink.beats:
+                continue
+            tensor = int(channel["written"]) // row.source.beats + 1
+            ends = f"{row.edge} from {row.producer.name} to {row.consumer.name}"
+            if kernel._room(channels, state, number, channel["written"]) == kernel.NEVER:
+                full.append(f"full: {ends}, {self.placed.fifo_beats[row.edge]} beats deep, in tensor {tensor:,}")
+            elif kernel._arrival(channels, state, number, channel["read"]) == kernel.NEVER:
+                empty.append(f"empty: {ends}, in tensor {tensor:,}")
+        return [*full, *empty]
+
+    def events(self, channels: Rows, nodes: Rows, state: kernel.State, turns: int) -> Events:
+        """What the kernel has worked out, by name."""
+        names, times = [row.edge for row in self.rows], state.times
+
+        def spans(which: str) -> dict[str, FloatArray]:
+            at = nodes[which]
+            return {
+                node.name: times[at[i] : at[i] + nodes["frames"][i]] for i, node in enumerate(self.graph.nodes)
+            }
+
+        def kept(which: str) -> dict[str, FloatArray]:
+            at, size = channels[f"{which}_at"], channels[f"{which}_size"]
+            return {edge: times[at[i] : at[i] + size[i]] for i, edge in enumerate(names)} if self.keep else {}
+
+        crossing = [i for i, edge in enumerate(names) if edge in self.placed.hops]
+        return Events(
+            self.placed, self.batches, tuple(names), spans("first_at"), spans("last_at"),
+            {edge: float(channels["blocked"][i]) for i, edge in enumerate(names)},
+            {edge: float(channels["full"][i]) for i, edge in enumerate(names) if channels["full"][i] < kernel.NEVER},
+            {names[i]: int(channels["sent"][i]) for i in crossing},
+            {names[i]: int(channels["returned"][i]) for i in crossing},
+            kept("write"), kept("read"), turns,
+        )  # fmt: skip
+
+
+def _joined(arrays: Sequence[Any], kind: Any) -> Any:
+    return np.concatenate(arrays).astype(kind) if arrays else np.zeros(1, kind)
+
+
+def _needs(layer: Layer, source: Port, sink: Port) -> tuple[IntArray, IntArray] | None:
+    """Beats of a sink that each beat of a source needs, and the first beat of the source that needs each of the sink,
+    or as many as there are; None where they need one another evenly.
+
+    Asked at every beat, or of long frames at the marks of `hdl.layers.passage.needs`, evenly between."""
+    marks = needs(layer)[source.name].get(sink.name)
+    ends = np.arange(1, source.beats + 1) * source.lanes
+    if source.beats <= MOST_ASKED:
+        wanted = np.array([layer.required(source.name, int(end)).get(sink.name, 0) for end in ends], np.float64)
+    elif marks is None:
+        return np.zeros(source.beats, np.int64), np.full(sink.beats, source.beats, np.int64)
+    else:
+        wanted = np.interp(ends, marks_of(layer, source), marks)
+    beats = np.ceil(wanted / sink.lanes - 1e-9).astype(np.int64)
+    beats = np.minimum(np.maximum.accumulate(beats), sink.beats)
+    even = -(-np.arange(1, source.beats + 1) * sink.beats // source.beats)
+    if np.array_equal(beats, even):
+        return None
+    return beats, np.searchsorted(beats, np.arange(1, sink.beats + 1)).astype(np.int64)
+
+
+# beats of a frame up to which a layer is asked for each
+MOST_ASKED = 1 << 12
+
+
+def marks_of(layer: Layer, source: Port) -> FloatArray:
+    """Elements at which `hdl.layers.passage.needs` tells."""
+    from hdl.layers.passage import marks
+
+    return marks(source.tensor, source.lanes, layer.turns(source.name), source.padding)
+
+
+def _gates(room: FloatArray, port: Port) -> IntArray:
+    """The strip, counted from the frame's first, that must have ended before each beat of a stored map may come."""
+    strips = len(room)
+    before = np.concatenate([room - 2 * port.elements, room - port.elements, room])
+    ends = np.arange(1, port.beats + 1) * port.lanes
+    return (np.searchsorted(np.maximum.accumulate(before), ends) - 2 * strips - 1).astype(np.int64)
+
+
+def _shares(strips: Strips, port: Port, giving: int) -> FloatArray:
+    """Share of a strip that is over when each beat of its results is made, in whole words of a pixel."""
+    channels, elements = port.tensor.shape[-1], port.tensor.elements // giving
+    word = strips.words.get(port.name, port.lanes)
+    pixel = -(-channels // word) * word
+    within = np.arange(1, elements // port.lanes + 1) * port.lanes
+    made = within // channels * pixel + np.ceil(within % channels / word) * word
+    return np.asarray(np.minimum(1.0, made / (elements // channels * pixel)), np.float64)
