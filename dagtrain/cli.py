@@ -690,16 +690,25 @@ def _cosim(
 
 def _simulate(
     level: Annotated[
-        str, typer.Option(help="exact: the control of the emitted Verilog, cycle for cycle as cosim.")
+        str,
+        typer.Option(
+            help="exact: the control of the emitted Verilog, cycle for cycle as cosim; fast: the plan alone, by events "
+            "of what layers declare."
+        ),
     ] = "exact",
     batches: Batches = 4,
     frames: Annotated[int | None, typer.Option(help="At least so many frames, in whole batches, instead.")] = None,
-    stall: Stall = 0.25,
+    stall: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of cycles in which hosts and network stall (exact). [default: 0.25]", show_default=False
+        ),
+    ] = None,
     latency: Latency = 200,
     seed: Seed = 1,
 ) -> Jobs:
-    """How fast the emitted cluster trains, simulated without the values that it computes: frames/s, idle multipliers,
-    bits on cables, what fills and drains around batches."""
+    """How fast the cluster trains, simulated without the values that it computes: frames/s, idle multipliers, bits on
+    cables, what fills and drains around batches."""
     return (
         lambda net: net.simulate(
             level=level, batches=batches, frames=frames, stall=stall, latency_cycles=latency, seed=seed

@@ -1,6 +1,7 @@
 """`dagtrain simulate`: how fast the cluster of the plan trains, without the values that it computes.
 
-The exact level simulates the control of the files that `dagtrain emit` left, cycle for cycle as `dagtrain cosim` would.
+The exact level simulates the control of the files that `dagtrain emit` left, cycle for cycle as `dagtrain cosim` would;
+the fast one the plan alone, by events of what layers declare.
 """
 
 from __future__ import annotations
@@ -16,18 +17,24 @@ from dagtrain.emission.memory import MemoryModel
 from dagtrain.files import write_text
 from dagtrain.flow.cosim_step import load_emitted, run_problems
 from dagtrain.flow.emit_step import COMMAND, library, load_emitted_graph
-from dagtrain.flow.placed import load_plan
+from dagtrain.flow.placed import COMMAND as PLACE_COMMAND
+from dagtrain.flow.placed import graph_of, load_placed_graph, load_plan, load_plan_cluster
 from dagtrain.flow.records import SimulationRecord
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.tools import SIMULATORS, require_tools
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
 from dagtrain.planning.choices import folded_graph
+from dagtrain.planning.rate import wired
 from dagtrain.progress import Progress
 from dagtrain.simulate.exact import ExactOptions, simulate_exactly
-from dagtrain.simulate.result import Level, Simulation
+from dagtrain.simulate.fast import simulate_fast
+from dagtrain.simulate.result import HZ_PER_MHZ, Level, Simulation
 from hdl.errors import DagtrainError
+from hdl.simulate.models.link import LEAST_LATENCY
 
 RESULT = "simulate.json"
+# share of cycles in which hosts and network of the exact level stall, if nothing is said
+STALL = 0.25
 # boards that the summary names
 SHOWN_BOARDS = 4
 
@@ -40,23 +47,30 @@ class SimulateOptions:
     batches: int = 4
     # at least so many, in whole batches, instead
     frames: int | None = None
-    # share of cycles in which hosts and network stall
-    stall: float = 0.25
+    # share of cycles in which hosts and network stall, of the exact level; None: `STALL` there
+    stall: float | None = None
     latency_cycles: int = 200
     seed: int = 1
 
 
 def run(workspace: Workspace, options: SimulateOptions, progress: Progress) -> StepResult:
     """Simulate unless nothing changed."""
-    problems = run_problems(options.batches, options.stall, options.latency_cycles)
+    problems = run_problems(options.batches, options.stall or 0.0, options.latency_cycles)
     if options.level not in {*Level}:
         problems.append(f"--level must be one of {', '.join(Level)}, not {options.level}")
     if options.frames is not None and options.frames < 1:
         problems.append(f"--frames must be at least 1, not {options.frames}")
+    fast = options.level == Level.FAST
+    if fast and options.stall:
+        problems.append(f"--stall {options.stall:g} is of --level exact: events know no stalls")
     if problems:
         raise DagtrainError.listing("simulate", problems)
-    workspace.require("emit", COMMAND)
-    depends = {"emit": workspace.fingerprint("emit"), **asdict(options)}
+    if fast:
+        workspace.require("place", PLACE_COMMAND)
+        depends = {**graph_of(workspace), "place": workspace.fingerprint("place"), **asdict(options)}
+    else:
+        workspace.require("emit", COMMAND)
+        depends = {"emit": workspace.fingerprint("emit"), **asdict(options)}
     done = workspace.run("simulate", depends, lambda folder: _work(folder, workspace, options, progress))
     folder = workspace.folder("simulate")
     meta = read_json(folder / RESULT, "dagtrain simulate", SimulationRecord)
@@ -72,11 +86,11 @@ def _work(folder: Path, workspace: Workspace, options: SimulateOptions, progress
 
 def _simulated(folder: Path, workspace: Workspace, options: SimulateOptions, progress: Progress) -> Simulation:
     if options.level == Level.FAST:
-        raise DagtrainError("simulate --level fast is not there yet", "use --level exact")
+        return _by_events(workspace, options, progress)
     require_tools(*SIMULATORS["verilator"])
     delivered = load_emitted(workspace)
     graph = folded_graph(load_emitted_graph(workspace), load_plan(workspace))
-    stall_256 = round(options.stall * 256)
+    stall_256 = round((STALL if options.stall is None else options.stall) * 256)
     exact = ExactOptions(
         batches=batches_of(options, graph.recipe.batch),
         network=NetworkModel(latency_cycles=options.latency_cycles, stall_256=stall_256, seed=options.seed),
@@ -85,6 +99,15 @@ def _simulated(folder: Path, workspace: Workspace, options: SimulateOptions, pro
         seed=options.seed,
     )
     return simulate_exactly(delivered, graph, library(), folder / "bench", exact, progress).simulation
+
+
+def _by_events(workspace: Workspace, options: SimulateOptions, progress: Progress) -> Simulation:
+    graph, plan, cluster = load_placed_graph(workspace), load_plan(workspace), load_plan_cluster(workspace)
+    # through the switch, with the merges of most of its ways, as in the bench of the exact level
+    under_way = options.latency_cycles + LEAST_LATENCY + len({item.device for item in plan.items}) - 1
+    laid = wired(plan, graph, cluster, under_way)
+    batches = batches_of(options, laid.graph.recipe.batch)
+    return simulate_fast(laid, batches, cluster.clock_hz / HZ_PER_MHZ, progress)
 
 
 def batches_of(options: SimulateOptions, batch: int) -> int:

@@ -18,9 +18,10 @@ from dagtrain.planning.choices import (
     plan_pace,
     relayed,
 )
-from dagtrain.schedule.batch_time import BatchTime, batch_time, edge_ways
+from dagtrain.schedule.batch_time import BatchTime
 from dagtrain.schedule.buffers import fifo_beats
 from dagtrain.schedule.schedule import schedule
+from dagtrain.schedule.wired import Wired
 from placement.problem.cluster import Cluster
 from placement.problem.plan import Plan, with_batch
 
@@ -41,7 +42,19 @@ def plan_time(
     *,
     together: bool = False,
 ) -> BatchTime:
-    """Cycles of a batch with the engines, FIFOs, memories and links of a plan.
+    """Cycles of a batch with the engines, FIFOs, memories and links of a plan; arguments as of `wired`."""
+    return wired(plan, graph, cluster, network_cycles, together=together).batch_time
+
+
+def wired(
+    plan: Plan,
+    graph: Graph,
+    cluster: Cluster,
+    network_cycles: int | None = None,
+    *,
+    together: bool = False,
+) -> Wired:
+    """The folded graph of a plan with its FIFOs, memories and links.
 
     ``network_cycles``: from network port to network port; None: as the cluster's network is taken to need.
     ``together``: as if all of it stood on one device."""
@@ -55,7 +68,8 @@ def plan_time(
     first = cluster.devices[0].name
     placed = {item.item: first if together else item.device for item in plan.items}
     devices = [device.name for device in cluster.devices]
-    crossings = crossings_of(place.run(folded, placed, devices), devices)
+    standing = place.run(folded, placed, devices)
+    crossings = crossings_of(standing, devices)
     periods = pace.periods
     delays = {crossing.edge: cluster.network_cycles for crossing in crossings}
     depths = fifo_beats(folded, schedule(folded, pace.interval, delays, periods))
@@ -83,4 +97,4 @@ def plan_time(
     }
     under_way = cluster.way_cycles if network_cycles is None else network_cycles
     hops = hops_of(crossings, form, behind, under_way, rates, cluster.periods)
-    return batch_time(folded, edge_ways(folded, depths, hops, stored, periods), periods)
+    return Wired(standing, depths, hops, stored, periods, form.payload_bits if crossings else 0)

@@ -6,68 +6,46 @@ words, credits and ports; frames see versions of the weights by the recipe's rul
 `dagtrain.simulate.events_kernel`.
 
 `dagtrain.schedule.batch_time` rests on the same facts.  It takes frames as a whole and lets nothing wait for room
-inside one, which is quick enough to ask for every plan of a search; here each beat has a time and a FIFO is as deep as it
-is, so one that is too shallow slows the pipeline down, or stops it.
+inside one, which is quick enough to ask for every plan of a search; here each beat has a time and a FIFO is as deep as
+it is, so one that is too shallow slows the pipeline down, or stops it.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from fractions import Fraction
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from dagtrain.graph.ir import Graph, Node, is_delayed
-from dagtrain.schedule.batch_time import ONE_CLOCK
+from dagtrain.graph.ir import Node, is_delayed
 from dagtrain.schedule.network import Hop
+from dagtrain.schedule.wired import Wired
 from dagtrain.simulate import events_kernel as kernel
-from hdl.errors import DagtrainError, Problem
+from hdl.errors import DagtrainError
 from hdl.fixed import FloatArray, IntArray
 from hdl.layers.base import Layer
-from hdl.layers.passage import needs
+from hdl.layers.passage import marks, needs
 from hdl.recipe import Dealt
+from hdl.records import first as shown
 from hdl.streams import queue_latency
 from hdl.streams.width import AdapterKind, adapter_kind
 from hdl.strips import Strips
 from hdl.tensor import Port
 
 Rows = kernel.Rows
+# turns of nodes and ports between two looks at the progress, and at Ctrl-C
+TURNS_AT_ONCE = 1 << 20
 # entries of the heap for each that may be in it
 HEAP = 16
+# runs of beats in which a long tensor passes, at least
+RUNS = 512
+# beats of a frame up to which a layer is asked for each
+MOST_ASKED = 1 << 12
 # beats that rings of times hold beside those that may be asked for
 SLACK = 8
-
-
-@dataclass(frozen=True)
-class Placed:
-    """What is simulated."""
-
-    # folded, streaming
-    graph: Graph
-    # edge -> beats of the FIFO in front of its consumer
-    fifo_beats: Mapping[str, int]
-    # edges that cross the network -> their way
-    hops: Mapping[str, Hop]
-    # edges that go through DRAM -> cycles that it adds
-    stored: Mapping[str, int]
-    # node on a device of another clock than the cluster's -> what a cycle there lasts in cycles of that
-    periods: Mapping[str, Fraction]
-
-    @classmethod
-    def of(
-        cls,
-        graph: Graph,
-        fifo_beats: Mapping[str, int],
-        hops: Mapping[str, Hop],
-        stored: Mapping[str, int] | None = None,
-        periods: Mapping[str, Fraction] = ONE_CLOCK,
-    ) -> Placed:
-        """As `dagtrain.schedule.batch_time.edge_ways` is asked."""
-        return cls(graph, fifo_beats, hops, stored or {}, periods)
 
 
 class DeadlockError(DagtrainError):
@@ -78,7 +56,7 @@ class DeadlockError(DagtrainError):
 class Events:
     """What happened."""
 
-    placed: Placed
+    wired: Wired
     batches: int
     # edges that are streams, in the order of what follows
     edges: tuple[str, ...]
@@ -103,20 +81,36 @@ class Events:
         return max(float(last.max()) for last in self.last.values() if len(last))
 
 
-def simulate_events(placed: Placed, batches: int, *, keep: bool = False) -> Events:
-    """Trains so many batches.  ``keep``: the cycle of every beat is kept.
+def simulate_events(
+    wired: Wired,
+    batches: int,
+    *,
+    keep: bool = False,
+    fine: bool = False,
+    on_frames: Callable[[int], None] = lambda _: None,
+) -> Events:
+    """Trains so many batches.
 
+    ``keep``: the cycle of every beat is kept.
+    ``fine``: beat by beat, however long tensors are; else in runs of beats where they are long.
+    ``on_frames`` is told now and then how many frames have passed the last node that any has passed.
     Raises `DeadlockError` where everything waits for something else."""
-    built = _Builder(placed, batches, keep)
-    recipe = placed.graph.recipe
+    built = _Builder(wired, batches, keep, fine or keep)
+    recipe = wired.graph.recipe
     channels, ports, nodes, devices = built.channels(), built.ports(), built.nodes(), built.ends()
-    state = built.state(nodes)
-    turns = kernel.run(channels, ports, nodes, devices, built.tables(), state, recipe.batch, recipe.staleness)
+    state, tables, turns = built.state(nodes), built.tables(), 0
+    kernel.begin(nodes, state)
+    results = [number for number, node in enumerate(wired.graph.nodes) if not node.layer.sources]
+    while state.length[0]:
+        turns += kernel.run(
+            channels, ports, nodes, devices, tables, state, recipe.batch, recipe.staleness, TURNS_AT_ONCE
+        )
+        on_frames(min(int(ports["frame"][nodes["first"][number]]) for number in results) if results else 0)
     found = built.events(channels, nodes, state, turns)
     problems = built.waiting(channels, state)
     if problems:
         raise DeadlockError.listing(
-            f"{placed.graph.name}: the pipeline stops for ever after {math.ceil(found.cycles):,} cycles", problems,
+            f"{wired.graph.name}: the pipeline stops for ever after {math.ceil(found.cycles):,} cycles", problems,
             "give the FIFOs named as full more room, or leave their depths to the planner",
         )  # fmt: skip
     return found
@@ -130,11 +124,35 @@ class _Row(NamedTuple):
     source: Port
     consumer: Node
     sink: Port
+    # beats of the ports that are one here
+    run: tuple[int, int] = (1, 1)
+
+
+def _in_runs(row: _Row, hop: Hop | None, fine: bool) -> _Row:
+    """An edge whose tensors are long, with ports as wide as a run of beats: a part of a row, or of what an engine makes
+    at a time, of which a tensor has `RUNS` or more, and a receiver on the network two beside those that it says nothing
+    of."""
+    source, sink = row.source, row.sink
+    if fine or max(source.beats, sink.beats) <= 2 * RUNS:
+        return row
+    lanes, parts = math.lcm(source.lanes, sink.lanes), 1
+    if not source.tensor.kind.per_batch:
+        strips = [node.layer.strips for node in (row.producer, row.consumer)]
+        parts = math.lcm(int(source.tensor.shape[0]), *(one.parts for one in strips if one is not None and one.parts))
+    whole, ragged = divmod(source.elements, parts * lanes)
+    if ragged:
+        return row
+    most = min(whole, source.elements // lanes // RUNS)
+    if hop is not None:
+        most = min(most, (hop.credits - hop.credit_batch) * hop.word // (2 * lanes))
+    long = lanes * next(length for length in range(max(1, most), 0, -1) if whole % length == 0)
+    run = long // source.lanes, long // sink.lanes
+    return row._replace(source=replace(source, lanes=long), sink=replace(sink, lanes=long), run=run)
 
 
 @dataclass
 class _PortRow:
-    """A row of `kernel.Ports`."""
+    """A row of `kernel.PORT`."""
 
     port: Port
     channel: int
@@ -148,15 +166,17 @@ class _PortRow:
     words_at: int = 0
     table: int = 0
     beat_cycles: int = 1
+    # beats that are one here
+    run: int = 1
 
 
 class _Builder:
     """Arrays for the kernel."""
 
-    def __init__(self, placed: Placed, batches: int, keep: bool) -> None:
-        graph = placed.graph
-        self.placed, self.graph, self.batches, self.keep = placed, graph, batches, keep
-        self.rows = [_Row(*row) for row in graph.streams]
+    def __init__(self, wired: Wired, batches: int, keep: bool, fine: bool) -> None:
+        graph = wired.graph
+        self.wired, self.graph, self.batches, self.keep = wired, graph, batches, keep
+        self.rows = [_in_runs(_Row(*row), wired.hops.get(row[0]), fine) for row in graph.streams]
         self.channel = {row.edge: number for number, row in enumerate(self.rows)}
         self.index = {node.name: number for number, node in enumerate(graph.nodes)}
         self.batch = graph.recipe.batch
@@ -174,9 +194,9 @@ class _Builder:
         # of all rings and spans
         self.times = 0
         self.strips = [node.layer.strips for node in graph.nodes]
-        self.devices = sorted({end for hop in placed.hops.values() for end in (hop.source, hop.target)})
+        self.devices = sorted({end for hop in wired.hops.values() for end in (hop.source, hop.target)})
         # what words of all hops take at least: they come to a device in the order in which they left others
-        self.way = min((hop.cycles for hop in placed.hops.values()), default=0)
+        self.way = min((hop.cycles for hop in wired.hops.values()), default=0)
         for node, strips in zip(graph.nodes, self.strips, strict=True):
             self._add(node, strips)
 
@@ -184,7 +204,7 @@ class _Builder:
 
     def period(self, node: Node) -> float:
         """Cycles of the cluster that one of the node's lasts."""
-        return float(self.placed.periods.get(node.name, 1))
+        return float(self.wired.periods.get(node.name, 1))
 
     def frames(self, node: Node) -> int:
         """Frames, or batches, that a node works on."""
@@ -211,26 +231,30 @@ class _Builder:
             kind = kernel.FRAME
             if port.tensor.kind.per_batch:
                 kind = kernel.VERSION if is_delayed(layer, port) else kernel.BATCH
-            row = _PortRow(port, self.channel[node.inputs[port.name]], kind)
-            row.beat_cycles = max(1, port.lanes // words.get(port.name, port.lanes))
+            channel = self.channel[node.inputs[port.name]]
+            edge = self.rows[channel]
+            row = _PortRow(edge.sink, channel, kind, run=edge.run[1])
+            row.beat_cycles = row.run * max(1, port.lanes // words.get(port.name, port.lanes))
             if port.name in layer.borrowed:
                 row.use = kernel.BORROWED
             self._deal(row, layer, port)
             self.all_ports.append(row)
         middle = len(self.all_ports)
         for port in layer.sources:
-            edge = node.outputs.get(port.name)
+            given = node.outputs.get(port.name)
             kind = kernel.BATCH if port.tensor.kind.per_batch else kernel.FRAME
-            row = _PortRow(port, self.channel[edge] if edge in self.channel else -1, kind)
-            row.beat_cycles = max(1, port.lanes // words.get(port.name, port.lanes))
+            channel = -1 if given is None else self.channel.get(given, -1)
+            row = _PortRow(port, channel, kind)
+            if channel >= 0:
+                row.port, row.run = self.rows[channel].source, self.rows[channel].run[0]
+            row.beat_cycles = row.run * max(1, port.lanes // words.get(port.name, port.lanes))
             if layer.sinks:
                 row.latency = float(strips.result_cycles if strips else layer.latency_cycles(port.name)) * period
             if strips is not None:
-                row.holds = max(1, strips.results * words.get(port.name, port.lanes) // port.lanes)
-            elif kind == kernel.FRAME and layer.sinks:
-                row.holds = layer.waiting(port.name)
-            elif layer.works_per_batch:
-                row.holds = layer.waiting(port.name)
+                beats = strips.results * words.get(port.name, port.lanes) // row.port.lanes
+                row.holds = max(1 if row.run == 1 else 2, beats)
+            elif (kind == kernel.FRAME and layer.sinks) or layer.works_per_batch:
+                row.holds = -(-layer.waiting(port.name) // row.run)
             self._deal(row, layer, port)
             self.all_ports.append(row)
         self.starts.append((first, middle, len(self.all_ports)))
@@ -283,7 +307,8 @@ class _Builder:
             word = strips.words.get(name, port.lanes)
             sink.unit = max(1, word // port.lanes)
             if along:
-                sink.holds = strips.along_words
+                held = strips.along_words * word // port.lanes if port.lanes > word else strips.along_words
+                sink.holds = max(2, held)
                 sink.words_at = self.ring(sink.holds)
             elements = strips.along[name] if along else strips.stored[name]
             beats = np.minimum(np.ceil(elements / port.lanes), port.beats).astype(np.int64)
@@ -335,12 +360,16 @@ class _Builder:
         return found
 
     def _column(self, row: _Row, writer: _PortRow, reader: _PortRow) -> dict[str, Any]:
-        source, sink, hop = row.source, row.sink, self.placed.hops.get(row.edge)
-        depth, outside = self.placed.fifo_beats[row.edge], row.edge in self.placed.stored
-        period, adapted = self.period(row.consumer), adapter_kind(source.lanes, sink.lanes) is not AdapterKind.WIRE
-        behind = self.placed.stored.get(row.edge, 0)
+        source, sink, hop = row.source, row.sink, self.wired.hops.get(row.edge)
+        depth, outside = self.wired.fifo_beats[row.edge], row.edge in self.wired.stored
+        lanes = row.producer.layer.port(source.name).lanes, row.consumer.layer.port(sink.name).lanes
+        period, adapted = self.period(row.consumer), adapter_kind(*lanes) is not AdapterKind.WIRE
+        behind = self.wired.stored.get(row.edge, 0)
         latency = float(behind) if hop else float(adapted + queue_latency(depth) + behind)
-        room = depth * sink.lanes + (max(source.lanes, sink.lanes) if adapted else 0)
+        room = depth * lanes[1] + (max(lanes) if adapted else 0)
+        if row.run != (1, 1):
+            # what is shallower than runs lets them pass
+            room = max(room, 2 * source.lanes)
         column: dict[str, Any] = {
             "writer": self.index[row.producer.name],
             "reader": self.index[row.consumer.name],
@@ -358,24 +387,32 @@ class _Builder:
             "words": 1,
         }
         if hop is not None:
+            at_once = self.words_at_once(row, hop)
             column |= {
-                "word": hop.word,
-                "words": math.ceil(source.elements / hop.word),
+                "word": hop.word * at_once,
+                "words": math.ceil(source.elements / (hop.word * at_once)),
+                "at_once": at_once,
+                "door": 0 if row.run == (1, 1) else source.lanes,
                 "cycles": self.way,
                 "behind": hop.cycles - self.way,
-                "credits": hop.credits,
-                "credit_batch": hop.credit_batch,
+                "credits": hop.credits // at_once,
+                "credit_batch": hop.credit_batch // at_once,
                 "source": self.devices.index(hop.source),
                 "target": self.devices.index(hop.target),
             }
         return column
 
+    def words_at_once(self, row: _Row, hop: Hop) -> int:
+        """Words on the network that are one here: no more than a run, or than credits come back for together."""
+        most = max(1, min(row.source.lanes // hop.word, hop.credit_batch)) if row.run != (1, 1) else 1
+        return next(count for count in range(most, 0, -1) if hop.credit_batch % count == 0)
+
     def _rings(self, row: _Row, writer: _PortRow, reader: _PortRow, column: Mapping[str, Any]) -> dict[str, int]:
         """How many times are kept."""
-        source, sink, tensors, hop = row.source, row.sink, column["tensors"], self.placed.hops.get(row.edge)
-        waiting = column["room"] if hop is None else (kernel.SENDER_WORDS + 2) * hop.word
+        source, sink, tensors, hop = row.source, row.sink, column["tensors"], self.wired.hops.get(row.edge)
+        waiting = column["room"] if hop is None else (kernel.SENDER_WORDS + 2) * column["word"] + 2 * source.lanes
         write = waiting // source.lanes + writer.holds + SLACK
-        waiting = column["room"] if hop is None else hop.credits * hop.word
+        waiting = column["room"] if hop is None else (column["credits"] + column["credit_batch"]) * column["word"]
         strips = self.strips[column["reader"]]
         behind = 0
         if strips is not None and sink.name in strips.stored:
@@ -384,13 +421,13 @@ class _Builder:
             behind = self._behind(row)
         read = (waiting + behind) // sink.lanes + (reader.holds + 2) * reader.unit + 2 * SLACK
         all_write, all_read = tensors * source.beats, tensors * sink.beats
-        words = hop.credits + hop.credit_batch + SLACK if hop else 0
+        words = column["credits"] + column["credit_batch"] + SLACK if hop else 0
         return {
             "write_size": all_write if self.keep else min(write, all_write),
             "read_size": all_read if self.keep else min(read, all_read),
             "sent_size": words,
             "arrived_size": words,
-            "credit_size": hop.credits // hop.credit_batch + SLACK if hop else 0,
+            "credit_size": column["credits"] // column["credit_batch"] + SLACK if hop else 0,
         }
 
     def _behind(self, row: _Row) -> int:
@@ -461,7 +498,7 @@ class _Builder:
     def ends(self) -> Rows:
         """Of `kernel.DEVICE`."""
         found = np.zeros(len(self.devices), kernel.DEVICE)
-        for hop in self.placed.hops.values():
+        for hop in self.wired.hops.values():
             for device, rate in ((hop.source, hop.source_rate), (hop.target, hop.target_rate)):
                 found["rate"][self.devices.index(device)] = rate
         counts = [len(self._leaving(device)) for device in self.devices]
@@ -471,7 +508,7 @@ class _Builder:
 
     def _leaving(self, device: str) -> list[int]:
         """Channels that leave a device."""
-        hops = ((number, self.placed.hops.get(row.edge)) for number, row in enumerate(self.rows))
+        hops = ((number, self.wired.hops.get(row.edge)) for number, row in enumerate(self.rows))
         return [number for number, hop in hops if hop is not None and hop.source == device]
 
     def tables(self) -> kernel.Tables:
@@ -506,7 +543,7 @@ class _Builder:
 
     # ---- afterwards
 
-    def waiting(self, channels: Rows, state: kernel.State) -> list[Problem | str]:
+    def waiting(self, channels: Rows, state: kernel.State) -> list[str]:
         """What has not passed and why, if anything has not."""
         full, empty = [], []
         for number, row in enumerate(self.rows):
@@ -515,11 +552,11 @@ class _Builder:
                 continue
             tensor = int(channel["written"]) // row.source.beats + 1
             ends = f"{row.edge} from {row.producer.name} to {row.consumer.name}"
-            if kernel._room(channels, state, number, channel["written"]) == kernel.NEVER:
-                full.append(f"full: {ends}, {self.placed.fifo_beats[row.edge]} beats deep, in tensor {tensor:,}")
-            elif kernel._arrival(channels, state, number, channel["read"]) == kernel.NEVER:
+            if kernel.room_for(channels, state, number, channel["written"]) == kernel.NEVER:
+                full.append(f"full: {ends}, {self.wired.fifo_beats[row.edge]} beats deep, in tensor {tensor:,}")
+            elif kernel.arrival(channels, state, number, channel["read"]) == kernel.NEVER:
                 empty.append(f"empty: {ends}, in tensor {tensor:,}")
-        return [*full, *empty]
+        return shown([*full, *empty])
 
     def events(self, channels: Rows, nodes: Rows, state: kernel.State, turns: int) -> Events:
         """What the kernel has worked out, by name."""
@@ -527,20 +564,18 @@ class _Builder:
 
         def spans(which: str) -> dict[str, FloatArray]:
             at = nodes[which]
-            return {
-                node.name: times[at[i] : at[i] + nodes["frames"][i]] for i, node in enumerate(self.graph.nodes)
-            }
+            return {node.name: times[at[i] : at[i] + nodes["frames"][i]] for i, node in enumerate(self.graph.nodes)}
 
         def kept(which: str) -> dict[str, FloatArray]:
             at, size = channels[f"{which}_at"], channels[f"{which}_size"]
             return {edge: times[at[i] : at[i] + size[i]] for i, edge in enumerate(names)} if self.keep else {}
 
-        crossing = [i for i, edge in enumerate(names) if edge in self.placed.hops]
+        crossing = [i for i, edge in enumerate(names) if edge in self.wired.hops]
         return Events(
-            self.placed, self.batches, tuple(names), spans("first_at"), spans("last_at"),
+            self.wired, self.batches, tuple(names), spans("first_at"), spans("last_at"),
             {edge: float(channels["blocked"][i]) for i, edge in enumerate(names)},
             {edge: float(channels["full"][i]) for i, edge in enumerate(names) if channels["full"][i] < kernel.NEVER},
-            {names[i]: int(channels["sent"][i]) for i in crossing},
+            {names[i]: int(channels["sent"][i] * channels["at_once"][i]) for i in crossing},
             {names[i]: int(channels["returned"][i]) for i in crossing},
             kept("write"), kept("read"), turns,
         )  # fmt: skip
@@ -555,31 +590,20 @@ def _needs(layer: Layer, source: Port, sink: Port) -> tuple[IntArray, IntArray] 
     or as many as there are; None where they need one another evenly.
 
     Asked at every beat, or of long frames at the marks of `hdl.layers.passage.needs`, evenly between."""
-    marks = needs(layer)[source.name].get(sink.name)
+    kept = needs(layer)[source.name].get(sink.name)
     ends = np.arange(1, source.beats + 1) * source.lanes
     if source.beats <= MOST_ASKED:
         wanted = np.array([layer.required(source.name, int(end)).get(sink.name, 0) for end in ends], np.float64)
-    elif marks is None:
+    elif kept is None:
         return np.zeros(source.beats, np.int64), np.full(sink.beats, source.beats, np.int64)
     else:
-        wanted = np.interp(ends, marks_of(layer, source), marks)
+        wanted = np.interp(ends, marks(source.tensor, source.lanes, layer.turns(source.name), source.padding), kept)
     beats = np.ceil(wanted / sink.lanes - 1e-9).astype(np.int64)
     beats = np.minimum(np.maximum.accumulate(beats), sink.beats)
     even = -(-np.arange(1, source.beats + 1) * sink.beats // source.beats)
     if np.array_equal(beats, even):
         return None
     return beats, np.searchsorted(beats, np.arange(1, sink.beats + 1)).astype(np.int64)
-
-
-# beats of a frame up to which a layer is asked for each
-MOST_ASKED = 1 << 12
-
-
-def marks_of(layer: Layer, source: Port) -> FloatArray:
-    """Elements at which `hdl.layers.passage.needs` tells."""
-    from hdl.layers.passage import marks
-
-    return marks(source.tensor, source.lanes, layer.turns(source.name), source.padding)
 
 
 def _gates(room: FloatArray, port: Port) -> IntArray:

@@ -1,5 +1,5 @@
-"""Compiled events of `dagtrain.simulate.events`: every beat of every stream, in runs as long as all that it waits for is
-known.
+"""Compiled events of `dagtrain.simulate.events`: every beat of every stream, in runs as long as all that they wait for
+is known.
 
 A node is a process that reads and writes channels.  When it is its turn it advances every port beat by beat until it
 needs a time that nobody has worked out yet, and wakes those who wait for what it did.  Whoever has the earliest news is
@@ -12,8 +12,8 @@ written, and R(b) that in which beat b is read:
 
     R(b) >= W(beat with the last element of b) + latency        W(p) >= R(beat that leaves room for p) + 1
 
-and what the process asks for beside: see `_take` and `_give` of layers that work at once, `_store`, `_along`, `_make` and
-`_strip` of engines that go strip by strip, which work as `hdl.layers.passage` says.
+and what the process asks for beside: see `_take` and `_give` of layers that work at once, `_store`, `_queue`, `_along`,
+`_make` and `_strip` of engines that go strip by strip, which work as `hdl.layers.passage` says.
 """
 
 from __future__ import annotations
@@ -54,10 +54,12 @@ CHANNEL = _rows(
     room=int, tensors=int,
     # rings of times: where they begin, and of how many beats
     write_at=int, write_size=int, read_at=int, read_size=int,
-    # of the network: elements of a word (0: none), words of a tensor, cycles to the other device and through its port, in
-    # that order since words come in the order in which they left; words that the receiver holds, words
-    # whose credits go back together, devices, rings of times at which words left, arrived, and credits came back
-    word=int, words=int, cycles=float, behind=float, credits=int, credit_batch=int, source=int, target=int,
+    # of the network: elements of a word (0: none), words of a tensor, words of the wire that are one here, elements
+    # of a run that waits in front of words, cycles to the other device's port and behind it, words that the receiver
+    # holds, and whose credits go back together, devices, rings of times at which words left, arrived, and credits came
+    # back
+    word=int, words=int, at_once=int, door=int, cycles=float, behind=float, credits=int, credit_batch=int,
+    source=int, target=int,
     sent_at=int, sent_size=int, arrived_at=int, arrived_size=int, credit_at=int, credit_size=int,
     # worked out so far: beats written and read, words sent, batches of credits returned; cycles that the writer waited
     # for room, and the first in which it did
@@ -70,18 +72,18 @@ PORT = _rows(
     channel=int, kind=int,
     # frames of the node that pass: every so many of a batch (0: all), from this one on
     copies=int, copy=int,
-    # of sources: cycles from what is needed until it leaves; beats that wait inside, of sinks words that are taken along
+    # of sources: cycles from what is needed until it leaves; beats that wait inside; of sinks taken along, words
     latency=float, holds=int,
-    # of sinks: STORED, ALONG or BORROWED; beats of a word that is taken along, where it lies when the last operations on
-    # the last words began
+    # of sinks: STORED, ALONG or BORROWED; beats of a word that is taken along, where it lies when the last operations
+    # on the last words began
     use=int, unit=int, words_at=int,
     # where its tables lie
     table=int,
     # worked out so far: the frame of the node, or batch, and the beat in it; of strips, when the last of them was at
     # work; when the last frame began
     frame=int, beat=int, work=float, began=float,
-    # words that operations began on
-    done=int,
+    # words that operations began on; beats of which the other end of the channel was told
+    done=int, told=int,
 )  # fmt: skip
 
 # a process
@@ -193,7 +195,7 @@ def _pop(s: State) -> tuple[float, int]:
 
 
 @njit(cache=True)
-def _arrival(c: Rows, s: State, channel: int, beat: int) -> float:
+def arrival(c: Rows, s: State, channel: int, beat: int) -> float:
     """When a beat could be read; `NEVER` if that is not known yet."""
     beats = c[channel].read_beats
     tensor, inside = beat // beats, beat % beats
@@ -202,11 +204,11 @@ def _arrival(c: Rows, s: State, channel: int, beat: int) -> float:
         word = tensor * c[channel].words + (last - 1) // c[channel].word
         if word >= c[channel].sent:
             return NEVER
-        return s.times[c[channel].arrived_at + word % c[channel].arrived_size] + c[channel].latency
+        return float(s.times[c[channel].arrived_at + word % c[channel].arrived_size] + c[channel].latency)
     written = tensor * c[channel].write_beats + (last - 1) // c[channel].write_lanes
     if written >= c[channel].written:
         return NEVER
-    return s.times[c[channel].write_at + written % c[channel].write_size] + c[channel].latency
+    return float(s.times[c[channel].write_at + written % c[channel].write_size] + c[channel].latency)
 
 
 @njit(cache=True)
@@ -214,13 +216,13 @@ def _read_time(c: Rows, s: State, channel: int, beat: int) -> float:
     """When a beat was read; long ago for those before the first."""
     if beat < 0:
         return -NEVER
-    return s.times[c[channel].read_at + beat % c[channel].read_size]
+    return float(s.times[c[channel].read_at + beat % c[channel].read_size])
 
 
 @njit(cache=True)
 def _there(c: Rows, s: State, channel: int, beat: int) -> float:
     """When a beat was read, or could be, if it was not yet."""
-    return _read_time(c, s, channel, beat) if beat < c[channel].read else _arrival(c, s, channel, beat)
+    return _read_time(c, s, channel, beat) if beat < c[channel].read else arrival(c, s, channel, beat)
 
 
 @njit(cache=True)
@@ -228,22 +230,22 @@ def _write_time(c: Rows, s: State, channel: int, beat: int) -> float:
     """When a beat was written; long ago for those before the first."""
     if beat < 0:
         return -NEVER
-    return s.times[c[channel].write_at + beat % c[channel].write_size]
+    return float(s.times[c[channel].write_at + beat % c[channel].write_size])
 
 
 @njit(cache=True)
-def _room(c: Rows, s: State, channel: int, beat: int) -> float:
+def room_for(c: Rows, s: State, channel: int, beat: int) -> float:
     """From when there is room for a beat; `NEVER` if that is not known yet."""
     beats, elements = c[channel].write_beats, c[channel].elements
     tensor, inside = beat // beats, beat % beats
     last = min((inside + 1) * c[channel].write_lanes, elements)
     if c[channel].word:
-        word = tensor * c[channel].words + (last - 1) // c[channel].word - SENDER_WORDS
+        word = tensor * c[channel].words + (last - 1 - c[channel].door) // c[channel].word - SENDER_WORDS
         if word < 0:
             return -NEVER
         if word >= c[channel].sent:
             return NEVER
-        return s.times[c[channel].sent_at + word % c[channel].sent_size] + c[channel].room_latency
+        return float(s.times[c[channel].sent_at + word % c[channel].sent_size] + c[channel].room_latency)
     need = tensor * elements + last - c[channel].room
     if need <= 0:
         return -NEVER
@@ -252,7 +254,7 @@ def _room(c: Rows, s: State, channel: int, beat: int) -> float:
     read = before * c[channel].read_beats + (within - 1) // c[channel].read_lanes
     if read >= c[channel].read:
         return NEVER
-    return s.times[c[channel].read_at + read % c[channel].read_size] + c[channel].room_latency
+    return float(s.times[c[channel].read_at + read % c[channel].read_size] + c[channel].room_latency)
 
 
 @njit(cache=True)
@@ -273,7 +275,7 @@ def _write(c: Rows, s: State, channel: int, ready: float, room: float) -> float:
         time = room
     s.times[c[channel].write_at + beat % c[channel].write_size] = time
     c[channel].written = beat + 1
-    return time
+    return float(time)
 
 
 @njit(cache=True)
@@ -315,9 +317,7 @@ def _ends_batch(frame: int, copies: int, copy: int, batch: int) -> bool:
 
 
 @njit(cache=True)
-def _weights(
-    c: Rows, p: Rows, n: Rows, s: State, node: int, frame: int, batch: int, staleness: int
-) -> tuple[int, float]:
+def _weights(p: Rows, n: Rows, s: State, node: int, frame: int, batch: int, staleness: int) -> tuple[int, float]:
     """The version that a frame of a node wants, and when it came; `NEVER` if that is not known yet."""
     version = max(0, (_of_training(frame, n[node].copies, n[node].copy, batch) - staleness) // batch)
     time = -NEVER
@@ -348,9 +348,7 @@ def _user(c: Rows, p: Rows, n: Rows, t: Tables, node: int, source: int, sink: in
 
 
 @njit(cache=True)
-def _take(
-    c: Rows, p: Rows, n: Rows, t: Tables, s: State, node: int, sink: int, batch: int, staleness: int
-) -> bool:
+def _take(c: Rows, p: Rows, n: Rows, t: Tables, s: State, node: int, sink: int, batch: int, staleness: int) -> bool:
     """Reads beats of frames at a sink of a node that works at once; whether any.
 
     A beat is read when what is used with it is there, and when the results in front of its own have left, but for
@@ -363,18 +361,18 @@ def _take(
         if not _passes(frame, copies, copy, batch):
             p[sink].frame += 1
             continue
-        time = _arrival(c, s, channel, c[channel].read)
+        time = arrival(c, s, channel, c[channel].read)
         if time == NEVER:
             break
         time = max(time, _read_time(c, s, channel, c[channel].read - 1) + c[channel].read_step)
         if beat == 0 and not n[node].per_batch:
-            _, came = _weights(c, p, n, s, node, frame, batch, staleness)
+            _, came = _weights(p, n, s, node, frame, batch, staleness)
             if came == NEVER:
                 break
             time = max(time, came + n[node].weight_cycles, p[sink].began + n[node].cycles_per_frame)
         for source in range(n[node].middle, n[node].end):
             gives = p[source].channel
-            if gives < 0 or p[source].kind == BATCH and not n[node].per_batch:
+            if gives < 0 or (p[source].kind == BATCH and not n[node].per_batch):
                 continue
             if not _passes(frame, p[source].copies, p[source].copy, batch):
                 continue
@@ -444,9 +442,9 @@ def _give(c: Rows, p: Rows, n: Rows, t: Tables, s: State, node: int, source: int
                 # of what is handed on, when it stood there
                 time = _read_time(c, s, comes, at)
                 if p[source].holds == 0:
-                    time = max(_arrival(c, s, comes, at), _read_time(c, s, comes, at - 1) + c[comes].read_step)
+                    time = max(arrival(c, s, comes, at), _read_time(c, s, comes, at - 1) + c[comes].read_step)
             elif p[source].holds == 0 and at == c[comes].read:
-                time = _arrival(c, s, comes, at)
+                time = arrival(c, s, comes, at)
                 if time != NEVER:
                     time = max(time, _read_time(c, s, comes, at - 1) + c[comes].read_step)
             else:
@@ -454,7 +452,7 @@ def _give(c: Rows, p: Rows, n: Rows, t: Tables, s: State, node: int, source: int
             ready = max(ready, time)
         if ready == NEVER:
             break
-        room = _room(c, s, channel, c[channel].written)
+        room = room_for(c, s, channel, c[channel].written)
         if room == NEVER:
             break
         time = _write(c, s, channel, ready + p[source].latency, room)
@@ -482,7 +480,7 @@ def _give_sums(c: Rows, p: Rows, n: Rows, s: State, node: int, source: int, batc
             ready = s.times[n[node].ends_at + done % n[node].ends_size] if done < n[node].strip else NEVER
         if ready == NEVER:
             break
-        room = _room(c, s, channel, c[channel].written)
+        room = room_for(c, s, channel, c[channel].written)
         if room == NEVER:
             break
         time = _write(c, s, channel, ready + p[source].latency, room)
@@ -505,7 +503,7 @@ def _take_free(c: Rows, p: Rows, n: Rows, s: State, node: int, sink: int) -> boo
     if p[sink].use == BORROWED:
         return False
     while c[channel].read < c[channel].tensors * c[channel].read_beats:
-        time = _arrival(c, s, channel, c[channel].read)
+        time = arrival(c, s, channel, c[channel].read)
         if time == NEVER:
             break
         time = max(time, _read_time(c, s, channel, c[channel].read - 1) + c[channel].read_step)
@@ -532,7 +530,7 @@ def _store(c: Rows, p: Rows, n: Rows, t: Tables, s: State, node: int, sink: int)
     beats, strips = c[channel].read_beats, n[node].strips
     while p[sink].frame < n[node].frames:
         frame, beat = p[sink].frame, p[sink].beat
-        time = _arrival(c, s, channel, c[channel].read)
+        time = arrival(c, s, channel, c[channel].read)
         if time == NEVER:
             break
         gate = frame * strips + t.gates[p[sink].table + beat]
@@ -559,9 +557,7 @@ def _store(c: Rows, p: Rows, n: Rows, t: Tables, s: State, node: int, sink: int)
 
 
 @njit(cache=True)
-def _begin(
-    c: Rows, p: Rows, n: Rows, t: Tables, s: State, node: int, batch: int, staleness: int
-) -> bool:
+def _begin(c: Rows, p: Rows, n: Rows, t: Tables, s: State, node: int, batch: int, staleness: int) -> bool:
     """Begins the next strip of an engine, if what it waits for is known."""
     frame, strip = n[node].strip // n[node].strips, n[node].strip % n[node].strips
     if frame >= n[node].frames:
@@ -577,7 +573,7 @@ def _begin(
                 if held >= c[p[source].channel].written:
                     return False
                 time = max(time, _write_time(c, s, p[source].channel, held))
-        version, came = _weights(c, p, n, s, node, frame, batch, staleness)
+        version, came = _weights(p, n, s, node, frame, batch, staleness)
         if came == NEVER:
             return False
         beside = n[node].beside
@@ -588,7 +584,7 @@ def _begin(
                 if beside >= 0:
                     its = n[beside].strip // n[beside].strips
                     if its < n[beside].frames:
-                        wants, _ = _weights(c, p, n, s, beside, its, batch, staleness)
+                        wants, _ = _weights(p, n, s, beside, its, batch, staleness)
                         if wants < version:
                             return False
                     time = max(time, n[beside].clock)
@@ -629,7 +625,7 @@ def _queue(c: Rows, p: Rows, n: Rows, s: State, node: int, sink: int) -> bool:
     beats, unit = c[channel].read_beats, p[sink].unit
     words = (beats + unit - 1) // unit
     while p[sink].frame < n[node].frames:
-        time = _arrival(c, s, channel, c[channel].read)
+        time = arrival(c, s, channel, c[channel].read)
         if time == NEVER:
             break
         time = max(time, _read_time(c, s, channel, c[channel].read - 1) + c[channel].read_step)
@@ -689,7 +685,7 @@ def _make(c: Rows, p: Rows, n: Rows, t: Tables, s: State, node: int, source: int
     cycles = t.cycles[n[node].cycles_at + strip]
     while p[source].beat < end:
         at = p[source].beat - (end - beats)
-        room = _room(c, s, channel, c[channel].written)
+        room = room_for(c, s, channel, c[channel].written)
         held = c[channel].written - p[source].holds
         if room == NEVER or held >= c[channel].written:
             return moved
@@ -711,7 +707,7 @@ def _give_reordered(c: Rows, p: Rows, n: Rows, s: State, node: int, source: int)
         done = (p[source].frame + 1) * n[node].strips - 1
         if done >= n[node].strip:
             break
-        room = _room(c, s, channel, c[channel].written)
+        room = room_for(c, s, channel, c[channel].written)
         if room == NEVER:
             break
         ready = s.times[n[node].ends_at + done % n[node].ends_size] + n[node].result_cycles
@@ -726,9 +722,7 @@ def _give_reordered(c: Rows, p: Rows, n: Rows, s: State, node: int, source: int)
 
 
 @njit(cache=True)
-def _strip(
-    c: Rows, p: Rows, n: Rows, t: Tables, s: State, node: int, batch: int, staleness: int
-) -> bool:
+def _strip(c: Rows, p: Rows, n: Rows, t: Tables, s: State, node: int, batch: int, staleness: int) -> bool:
     """Goes on with the strip at work, or begins the next one; whether anything moved."""
     moved = False
     if not n[node].busy:
@@ -781,7 +775,7 @@ def _host(c: Rows, p: Rows, n: Rows, s: State, node: int) -> bool:
         if channel < 0:
             continue
         while c[channel].written < c[channel].tensors * c[channel].write_beats:
-            room = _room(c, s, channel, c[channel].written)
+            room = room_for(c, s, channel, c[channel].written)
             if room == NEVER:
                 break
             frame = c[channel].written // c[channel].write_beats
@@ -791,9 +785,7 @@ def _host(c: Rows, p: Rows, n: Rows, s: State, node: int) -> bool:
 
 
 @njit(cache=True)
-def _advance(
-    c: Rows, p: Rows, n: Rows, t: Tables, s: State, node: int, batch: int, staleness: int
-) -> bool:
+def _advance(c: Rows, p: Rows, n: Rows, t: Tables, s: State, node: int, batch: int, staleness: int) -> bool:
     """Lets a node do all that is known; whether it did anything."""
     if n[node].kind == HOST:
         return _host(c, p, n, s, node)
@@ -833,7 +825,7 @@ def _word_ready(c: Rows, s: State, channel: int) -> float:
     beat = tensor * c[channel].write_beats + (last - 1) // c[channel].write_lanes
     if beat >= c[channel].written:
         return NEVER
-    ready = s.times[c[channel].write_at + beat % c[channel].write_size]
+    ready = float(s.times[c[channel].write_at + beat % c[channel].write_size])
     missing = word + 1 - c[channel].credits
     if missing > 0:
         batches = (missing + c[channel].credit_batch - 1) // c[channel].credit_batch
@@ -864,9 +856,9 @@ def _serve(c: Rows, d: Rows, t: Tables, s: State, device: int, nodes: int, time:
     d[device].turn = (chosen + 1) % count
     channel = t.leaving[first + chosen]
     word, target = c[channel].sent, c[channel].target
-    d[device].send_free = time + 1.0 / d[device].rate
+    d[device].send_free = time + c[channel].at_once / d[device].rate
     there = max(time + c[channel].cycles, d[target].receive_free)
-    d[target].receive_free = there + 1.0 / d[target].rate
+    d[target].receive_free = there + c[channel].at_once / d[target].rate
     there += c[channel].behind
     s.times[c[channel].sent_at + word % c[channel].sent_size] = time
     s.times[c[channel].arrived_at + word % c[channel].arrived_size] = there
@@ -902,15 +894,41 @@ def _credit(c: Rows, d: Rows, s: State, channel: int, nodes: int, devices: int, 
 
 
 @njit(cache=True)
-def run(c: Rows, p: Rows, n: Rows, d: Rows, t: Tables, s: State, batch: int, staleness: int) -> int:
-    """Lets everything happen that can; how many turns that took."""
+def begin(n: Rows, s: State) -> None:
+    """Everybody has a turn."""
+    for node in range(len(n)):
+        _push(s, 0.0, node)
+
+
+@njit(cache=True)
+def _wake(c: Rows, p: Rows, n: Rows, d: Rows, s: State, node: int) -> None:
+    """Tells those at the other ends of a node's channels what it did since it was asked last."""
+    nodes = len(n)
+    for port in range(n[node].first, n[node].end):
+        channel = p[port].channel
+        if channel < 0 or p[port].use == BORROWED:
+            continue
+        if port < n[node].middle:
+            told, p[port].told = p[port].told, c[channel].read
+            if c[channel].read > told:
+                first = _read_time(c, s, channel, told)
+                _push(s, first, nodes + len(d) + channel if c[channel].word else c[channel].writer)
+        else:
+            told, p[port].told = p[port].told, c[channel].written
+            if c[channel].written > told:
+                first = _write_time(c, s, channel, told)
+                if c[channel].word:
+                    _push(s, first, nodes + c[channel].source)
+                else:
+                    _push(s, first + c[channel].latency, c[channel].reader)
+
+
+@njit(cache=True)
+def run(c: Rows, p: Rows, n: Rows, d: Rows, t: Tables, s: State, batch: int, staleness: int, most: int) -> int:
+    """Lets what can happen, in so many turns at most; how many there were."""
     nodes, devices = len(n), len(d)
     turns = 0
-    read = np.zeros(len(c), np.int64)
-    written = np.zeros(len(c), np.int64)
-    for node in range(nodes):
-        _push(s, 0.0, node)
-    while s.length[0]:
+    while s.length[0] and turns < most:
         time, who = _pop(s)
         if s.queued[who] != time:
             continue
@@ -918,35 +936,10 @@ def run(c: Rows, p: Rows, n: Rows, d: Rows, t: Tables, s: State, batch: int, sta
         turns += 1
         if who >= nodes + devices:
             _credit(c, d, s, who - nodes - devices, nodes, devices, time)
-            continue
-        if who >= nodes:
+        elif who >= nodes:
             _serve(c, d, t, s, who - nodes, nodes, time)
-            continue
-        for port in range(n[who].first, n[who].end):
-            channel = p[port].channel
-            if channel >= 0:
-                if port < n[who].middle:
-                    read[channel] = c[channel].read
-                else:
-                    written[channel] = c[channel].written
-        if not _advance(c, p, n, t, s, who, batch, staleness):
-            continue
-        if n[who].beside >= 0:
-            _push(s, time, n[who].beside)
-        for port in range(n[who].first, n[who].end):
-            channel = p[port].channel
-            if channel < 0:
-                continue
-            if port < n[who].middle and p[port].use != BORROWED and c[channel].read > read[channel]:
-                first = _read_time(c, s, channel, read[channel])
-                if c[channel].word:
-                    _push(s, first, nodes + devices + channel)
-                else:
-                    _push(s, first, c[channel].writer)
-            elif port >= n[who].middle and c[channel].written > written[channel]:
-                first = _write_time(c, s, channel, written[channel])
-                if c[channel].word:
-                    _push(s, first, nodes + c[channel].source)
-                else:
-                    _push(s, first + c[channel].latency, c[channel].reader)
+        elif _advance(c, p, n, t, s, who, batch, staleness):
+            _wake(c, p, n, d, s, who)
+            if n[who].beside >= 0:
+                _push(s, time, n[who].beside)
     return turns

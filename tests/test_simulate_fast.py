@@ -1,0 +1,313 @@
+"""The fast level of the simulator: events of a placed graph, beside what its Verilog does beat by beat."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dagtrain.cosim.cluster import simulate_cluster
+from dagtrain.cosim.simulator import Simulator
+from dagtrain.cosim.trace import beats_of, traced_streams
+from dagtrain.emission.design import ClusterDesign, design_cluster
+from dagtrain.emission.links import NetworkModel, hops_of
+from dagtrain.emission.memory import MemoryModel
+from dagtrain.emission.modules import ModuleLibrary
+from dagtrain.flow import simulate_step
+from dagtrain.flow.workspace import Workspace
+from dagtrain.graph.builder import GraphBuilder
+from dagtrain.graph.ir import Graph
+from dagtrain.passes.autodiff import differentiate
+from dagtrain.passes.calibrate import calibrate
+from dagtrain.passes.fold import fold_graph
+from dagtrain.passes.insert_forks import insert_forks
+from dagtrain.passes.place import place
+from dagtrain.passes.split_layers import Parts, split_layers
+from dagtrain.progress import Silent
+from dagtrain.schedule.buffers import deadlock_beats, fifo_beats
+from dagtrain.schedule.network import Hop
+from dagtrain.schedule.schedule import schedule
+from dagtrain.schedule.wired import Wired
+from dagtrain.simulate import events
+from dagtrain.simulate.events import DeadlockError, Events, simulate_events
+from dagtrain.simulate.fast import simulate_fast
+from dagtrain.simulate.result import Bound
+from dagtrain.training.feeds import synthetic_feeds
+from hdl.cache import cache_folder
+from hdl.errors import DagtrainError
+from hdl.fixed import FloatArray
+from hdl.recipe import Recipe
+from hdl.simulate.models.link import LEAST_LATENCY
+from tests.cosim_support import (
+    BATCH,
+    CLOSE,
+    DEVICES,
+    copied_net,
+    deliver,
+    placement,
+    residual_net,
+    tiny_net,
+    twelve_net,
+)
+from tests.test_buffers import CYCLES as BRANCH_CYCLES
+from tests.test_buffers import ERROR_JOIN, JOIN, STASH
+from tests.test_buffers import net as branch_net
+
+NETWORK_CYCLES = 90
+# what the interval of a node may differ, and the latency of frame 0
+INTERVAL, LATENCY = 0.001, 0.02
+# … of the ports of a network that carry less than engines make: whose turn it is at a merge decides about batches
+FULL_PORTS = 0.03
+# cycles by which FIFOs that fill one after another are told apart, as a share of the time
+APART = 0.01
+
+
+def on_chip(graph: Graph, cycles: int, depths: Mapping[str, int] | None = None) -> Wired:
+    """A graph on one device, folded and with the FIFOs of that interval, or with these."""
+    folded = fold_graph(graph, cycles)
+    found = {**fifo_beats(folded, schedule(folded, cycles)), **(depths or {})}
+    return Wired(place.run(folded, placement(graph, "one"), DEVICES[:1]), found)
+
+
+def wired_of(design: ClusterDesign) -> Wired:
+    """A design with the network of `traced`."""
+    under_way = NETWORK_CYCLES + LEAST_LATENCY + len(design.devices) - 1
+    rates = {name: min(1.0, float(1 / period)) for name, period in design.periods.items()}
+    hops = hops_of(design.crossings, design.form, design.fifo_beats, under_way, rates, design.periods)
+    periods = {n: design.periods[device] for n, device in design.graph.placed.items() if device in design.periods}
+    bits = design.form.payload_bits if design.crossings else 0
+    return Wired(design.graph, design.fifo_beats, hops, {}, periods, bits)
+
+
+def last_beats(times: FloatArray, beats: int) -> FloatArray:
+    """Of every tensor."""
+    return np.asarray(times[beats - 1 :: beats])
+
+
+# ---- what follows from the rules
+
+
+def test_batches_take_the_cycles_that_the_recurrence_over_frames_says() -> None:
+    for graph in (residual_net(0), residual_net(BATCH)):
+        wired = on_chip(graph, 300)
+        simulated = simulate_fast(wired, 12, 200.0, Silent())
+        assert simulated.batches[-1].last_result - simulated.batches[-2].last_result == pytest.approx(
+            wired.batch_time.cycles, rel=CLOSE
+        )
+        assert simulated.binds.kind is Bound.ENGINE
+        (idle,) = simulated.idle_by_device
+        assert 0 < idle.share < 1
+
+
+def test_frames_wait_for_the_version_that_the_recipe_gives_them_and_for_no_later_one() -> None:
+    wired = on_chip(tiny_net(1), 64)
+    happened = simulate_events(wired, 5, keep=True)
+    recipe, engines, early = wired.graph.recipe, 0, 0
+    for edge, _producer, _source, consumer, sink in wired.graph.streams:
+        if sink.name != "w" or consumer.layer.strips is None:
+            continue
+        engines += 1
+        came = last_beats(happened.read[edge], sink.beats)
+        made = consumer.layer.sources[0]
+        results = happened.written[consumer.outputs[made.name]][:: made.beats]
+        for frame, cycle in enumerate(results):
+            version = recipe.version(frame)
+            assert version == 0 or cycle > came[version - 1], (edge, frame)
+            early += version < len(came) and cycle < came[version]
+    assert engines >= 3
+    # with stale weights frames go before the newest version is there
+    assert early > engines
+
+
+def test_a_fifo_holds_what_it_is_deep_and_a_beat_less_stops_branches_that_meet() -> None:
+    graph = branch_net()
+    folded = fold_graph(graph, BRANCH_CYCLES)
+    for edge in (JOIN, ERROR_JOIN, STASH):
+        bound = deadlock_beats(folded, edge)
+        wired = on_chip(graph, BRANCH_CYCLES, {edge: bound})
+        happened = simulate_events(wired, 2, keep=True)
+        ((_, sink),) = folded.consumers[edge]
+        waiting = np.searchsorted(happened.read[edge], happened.written[edge])
+        assert np.max(np.arange(1, len(waiting) + 1) - waiting) <= bound + 1
+        assert sink.beats > bound
+        shallow = replace(wired, fifo_beats={**wired.fifo_beats, edge: bound - 1})
+        with pytest.raises(
+            DeadlockError, match=rf"full: {re.escape(edge)} from .* {bound - 1} beats deep, in tensor 1"
+        ):
+            simulate_events(shallow, 2)
+
+
+def test_a_slow_link_makes_frames_slow_and_is_what_binds() -> None:
+    graph = fold_graph(tiny_net(2), 64)
+    device = placement(graph, "one")
+    where = {name: DEVICES[int(name.startswith("conv2"))] for name in device}
+    standing = place.run(graph, where, DEVICES[:2])
+    hops = {
+        edge: Hop(source=where[p.name], target=where[c.name], cycles=100, word=1, credits=1000, credit_batch=32,
+                  source_rate=0.25, target_rate=0.25)
+        for edge, p, _, c, _ in standing.crossing
+    }  # fmt: skip
+    depths = fifo_beats(graph, schedule(graph, 64, dict.fromkeys(hops, 100)))
+    wired = Wired(standing, depths, hops, word_bits=80)
+    simulated = simulate_fast(wired, 6, 200.0, Silent())
+    per_frame = dict.fromkeys(DEVICES[:2], 0.0)
+    for edge, hop in hops.items():
+        source = graph.producers[edge][1]
+        per_frame[hop.source] += source.elements / 0.25 / (2 if source.tensor.kind.per_batch else 1)
+    interval = simulated.batch_interval
+    assert interval is not None
+    assert interval / 2 >= max(per_frame.values())
+    assert simulated.binds.kind is Bound.CABLE
+    fast = {edge: replace(hop, source_rate=1.0, target_rate=1.0) for edge, hop in hops.items()}
+    faster = simulate_fast(replace(wired, hops=fast), 6, 200.0, Silent()).batch_interval
+    assert faster is not None
+    assert faster < 0.6 * interval
+
+
+def test_long_tensors_in_runs_of_beats_take_about_the_same_cycles(monkeypatch: pytest.MonkeyPatch) -> None:
+    wired, name = on_chip(residual_net(BATCH), 300), "loss1.results"
+    fine = simulate_events(wired, 6, fine=True)
+    monkeypatch.setattr(events, "RUNS", 8)
+    coarse = simulate_events(wired, 6)
+    assert coarse.turns < fine.turns / 3
+    assert coarse.last[name] == pytest.approx(fine.last[name], rel=0.01)
+
+
+def test_events_know_no_stalls(tmp_path: Path) -> None:
+    options = simulate_step.SimulateOptions(level="fast", stall=0.5)
+    with pytest.raises(DagtrainError, match=r"--stall 0.5 is of --level exact"):
+        simulate_step.run(Workspace(tmp_path), options, Silent())
+
+
+# ---- beside Verilog
+
+
+class Truth:
+    """When beats passed in the Verilog of a design, at both ends of every stream."""
+
+    def __init__(self, design: ClusterDesign, library: ModuleLibrary, batches: int, folder: Path) -> None:
+        graph = design.graph
+        feeds = [synthetic_feeds(graph, graph.recipe.batch, 100 + index) for index in range(batches)]
+        delivered = deliver(design, library, folder / "emit")
+        network = NetworkModel(latency_cycles=NETWORK_CYCLES, stall_256=0)
+        traced = traced_streams(delivered.devices, graph)
+        run = simulate_cluster(
+            delivered, graph, library, feeds, folder / "bench", Simulator.VERILATOR, network, 0, 1, Silent(),
+            optimise=False, on_traces=lambda _: None, memory=MemoryModel(stall_256=0),
+        )  # fmt: skip
+        assert run.mismatches == ()
+        self.batch_cycles = run.batch_cycles
+        beats = beats_of(folder / "bench", len(traced))
+        self.times = {
+            (one.edge, one.produced): np.array(cycles, np.float64)
+            for one, (cycles, _) in zip(traced, beats, strict=True)
+        }
+
+    @property
+    def begins(self) -> float:
+        """The first beat of all."""
+        return min(float(times[0]) for times in self.times.values() if len(times))
+
+
+def full_since(wired: Wired, edge: str, written: FloatArray, read: FloatArray) -> float | None:
+    """The first cycle in which a FIFO on a device has no room for another beat; None if there is none."""
+    source, ((_, sink), *_) = wired.graph.producers[edge][1], wired.graph.consumers[edge]
+    if edge in wired.hops or source.lanes != sink.lanes or source.tensor.kind.per_batch:
+        return None
+    waiting = np.arange(1, len(written) + 1) - np.searchsorted(read, written)
+    full = np.flatnonzero(waiting >= wired.fifo_beats[edge])
+    return float(written[full[0]]) if len(full) else None
+
+
+def assert_alike(wired: Wired, happened: Events, truth: Truth, interval: float = INTERVAL) -> None:
+    """Intervals of all nodes, latency of frame 0, which FIFOs become full in which order."""
+    graph, batches = wired.graph, happened.batches
+    begins, ends = {}, {}
+    told = {False: happened.read, True: happened.written}
+    intervals: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for (edge, produced), times in truth.times.items():
+        producer, source = graph.producers[edge]
+        ((consumer, sink), *_) = graph.consumers[edge]
+        node, port = (producer, source) if produced else (consumer, sink)
+        mine, real = last_beats(told[produced][edge], port.beats), last_beats(times, port.beats)
+        tensors = len(mine) // batches
+        assert len(mine) == len(real), (edge, produced)
+        # batches among others, in the later half
+        first, last = batches // 2 * tensors - 1, (batches - 1) * tensors - 1
+        # what the host feeds waits for room alone
+        if last > first and node.layer.sinks:
+            intervals[node.name].append(((mine[last] - mine[first]), (real[last] - real[first])))
+        if not node.layer.sources and not produced:
+            begins[edge], ends[edge] = mine[0], real[0] - truth.begins
+    for name, found in intervals.items():
+        mine, real = (max(each) for each in zip(*found, strict=True))
+        assert mine == pytest.approx(real, rel=interval), name
+    assert begins
+    for edge in begins:
+        assert begins[edge] == pytest.approx(ends[edge], rel=LATENCY), edge
+    order: list[tuple[float, float, str]] = []
+    for edge in wired.graph.producers:
+        if (edge, True) in truth.times and (edge, False) in truth.times:
+            real = full_since(wired, edge, truth.times[edge, True], truth.times[edge, False])
+            mine = full_since(wired, edge, happened.written[edge], happened.read[edge])
+            if real is not None and mine is not None:
+                order.append((real - truth.begins, mine, edge))
+            else:
+                # of what is nearly full, a beat decides
+                assert real is mine is None or interval > INTERVAL or nearly_full(wired, edge, truth, happened), edge
+    for real, mine, edge in order:
+        for other_real, other_mine, other in order:
+            if other_real > real * (1 + APART) + 1 / APART:
+                assert other_mine > mine, (edge, other)
+
+
+def nearly_full(wired: Wired, edge: str, truth: Truth, happened: Events) -> bool:
+    """Whether a FIFO that becomes full in one of both lacks few beats in the other."""
+    levels = []
+    for written, read in (
+        (truth.times[edge, True], truth.times[edge, False]),
+        (happened.written[edge], happened.read[edge]),
+    ):
+        levels.append(int(np.max(np.arange(1, len(written) + 1) - np.searchsorted(read, written))))
+    depth = wired.fifo_beats[edge]
+    return min(levels) >= depth - max(2, depth // 20)
+
+
+def split_net(staleness: int, batch: int) -> Graph:
+    """The residual block without the norm, a layer of it in three parts by filters, another in two by channels."""
+    builder = GraphBuilder("split", Recipe(batch=batch, staleness=staleness), seed=5)
+    x = builder.relu(builder.conv(builder.input(6, 6, 2), 6, 3, padding=1))
+    y = builder.relu(builder.conv(x, 6, 3, padding=1))
+    y = builder.max_pool(builder.add(builder.conv(y, 4, 1), builder.conv(x, 4, 1)), 2, 2)
+    forward = builder.classify(builder.gemm(builder.global_average_pool(y), 5))
+    training = differentiate(split_layers(forward, {"conv2": Parts(3), "conv3": Parts(2, by_inputs=True)}))
+    return insert_forks(calibrate(training, [synthetic_feeds(training, BATCH, seed) for seed in range(3)]))
+
+
+CASES: dict[str, tuple[Any, str, int, int, int]] = {
+    # graph, placement, cycles, batches; what intervals may differ
+    "tiny": (lambda: tiny_net(2), "one", 1200, 6, INTERVAL),
+    "residual drained": (lambda: residual_net(0), "one", 1200, 4, INTERVAL),
+    "residual": (lambda: residual_net(BATCH), "one", 300, 20, INTERVAL),
+    "twelve": (lambda: twelve_net(BATCH), "one", 576, 16, INTERVAL),
+    "split": (lambda: split_net(BATCH, BATCH), "one", 400, 16, INTERVAL),
+    "copies": (lambda: copied_net(16, 16, {"conv2": 2}), "one", 40, 12, INTERVAL),
+    "links": (lambda: residual_net(4, 16), "dealt out", 700, 8, INTERVAL),
+    "full ports": (lambda: residual_net(9, 16), "dealt out", 300, 8, FULL_PORTS),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_events_are_those_of_the_verilog(case: str, tmp_path: Path) -> None:
+    make, kind, cycles, batches, interval = CASES[case]
+    graph, library = make(), ModuleLibrary(cache_folder() / "modules")
+    design = design_cluster(graph, placement(graph, kind), DEVICES, cycles, library, word_bits=64)
+    truth, wired = Truth(design, library, batches, tmp_path), wired_of(design)
+    assert_alike(wired, simulate_events(wired, batches, keep=True), truth, interval)
