@@ -7,6 +7,7 @@ and whatever lay in the working folder before still lies there, byte for byte.
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import re
@@ -26,7 +27,16 @@ from onnx import ModelProto, TensorProto, external_data_helper, helper, numpy_he
 
 from dagtrain import cli
 from dagtrain.files import write_text
-from dagtrain.flow import cosim_step, emit_step, estimate_step, export_step, import_step, profile_step, report_step
+from dagtrain.flow import (
+    cosim_step,
+    emit_step,
+    estimate_step,
+    export_step,
+    import_step,
+    profile_step,
+    report_step,
+    simulate_step,
+)
 from dagtrain.flow.import_step import load_training_graph
 from dagtrain.planning.realise import Realiser
 from dagtrain.training.emulator import Emulator
@@ -425,6 +435,7 @@ ORDER = [
     ("emit", r"run `dagtrain import MODEL\.onnx` first"),
     ("cosim", "run `dagtrain emit` first"),
     ("debug", "run `dagtrain emit` first"),
+    ("simulate", "run `dagtrain emit` first"),
     ("train", r"run `dagtrain import MODEL\.onnx` first"),
     ("report", r"run `dagtrain import MODEL\.onnx` first"),
     ("estimate", r"run `dagtrain import MODEL\.onnx` first"),
@@ -788,13 +799,16 @@ def test_a_missing_simulator_is_named_before_any_work(
 
 @pytest.mark.parametrize("step", ["import", "place", "train", "report"])
 def test_a_full_disk_leaves_everything_as_it_was(step: str, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(path: Path, data: bytes) -> int:
-        with path.open("wb") as file:
-            file.write(data[:10])
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+    class Full(io.FileIO):
+        def write(self, data: Any) -> int:
+            super().write(bytes(data)[:10])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.name))
 
-    words = _changed(case, step)
-    monkeypatch.setattr(Path, "write_bytes", full)
+    def opened(path: Path, mode: str = "r", *words: Any, **options: Any) -> Any:
+        return Full(path, "w+") if mode == "w+b" else usual(path, mode, *words, **options)
+
+    words, usual = _changed(case, step), Path.open
+    monkeypatch.setattr(Path, "open", opened)
     refused_and_intact(case, words, "cannot write .*No space left on device", "free or choose another --out")
 
 
@@ -836,6 +850,7 @@ def _changed(case: Case, step: str) -> tuple[object, ...]:
         "emit": ("emit",),
         "cosim": ("cosim",),
         "debug": ("debug",),
+        "simulate": ("simulate", "--batches", 1),
         "train": ("train", "--data", case.data(), "--epochs", 3),
         "report": ("report",),
         "estimate": ("estimate", "--cycles", 400),
@@ -855,6 +870,7 @@ INTERRUPTED: dict[str, tuple[Any, str]] = {
     "emit": (emit_step, "planned_design"),
     "cosim": (cosim_step, "load_emitted"),
     "debug": (cosim_step, "load_emitted"),
+    "simulate": (simulate_step, "load_emitted"),
     "train": (Emulator, "train_batch"),
     "report": (report_step, "render"),
     "estimate": (estimate_step, "library"),

@@ -29,7 +29,7 @@ FIT, FIT_WORD = 0, "fit"
 # what an update keeps of a weight from batch to batch
 MASTER, MOMENTUM = "master", "momentum"
 LEAST_KEPT, MOST_KEPT = 8, 34
-KINDS = (*(kind.value for kind in Kind), SUM, MASTER, MOMENTUM)
+KINDS = (*(kind.value for kind in Kind if not kind.of_store), SUM, MASTER, MOMENTUM)
 # least and most bits, where they are not those of a tensor
 LIMITS = {SUM: (LEAST_SUM, MOST_SUM), MASTER: (LEAST_KEPT, MOST_KEPT), MOMENTUM: (LEAST_KEPT, MOST_KEPT)}
 FORM = "write KIND=BITS,… or LAYERS:KIND=BITS,…, e.g. activation=12,stash=8 or 'layer1*:weight=8'"

@@ -176,7 +176,7 @@ def within_rows(
 
     Ports:
         ends_row: in, 1 bit: the row ends with this cycle.
-        row: in, which one of ``rows``.
+        row: in, an index below ``rows``.
         inside: out, 1 bit, from a register.
     """
     at_start, before_first = first == 0, (first - 1) % rows
