@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,11 @@ def refused(number: int) -> int:
 def broken(number: int) -> float:
     """A fault of the program."""
     return 1 / number
+
+
+def forgetful(_: int) -> None:
+    """A fault of the program: what it imports is not there."""
+    import_module("no_such_module")
 
 
 def killed_at_first(number: int, folder: Path, times: int) -> int:

@@ -141,6 +141,14 @@ def test_dask_does_all_jobs_with_what_they_share_and_refuses_some() -> None:
     }
 
 
+def test_a_job_that_imports_in_vain_is_no_other_version() -> None:
+    with pytest.raises(ModuleNotFoundError, match="no_such_module") as caught:
+        list(
+            runner_of(RunnerOptions(runner="dask", workers=1), run_jobs.program).outcomes(jobs(run_jobs.forgetful, [1]))
+        )
+    assert caught.value.__notes__ == ["in job 1"]
+
+
 @contextmanager
 def dask_on_this_machine(
     folder: Path, workers: int, path: Path = ROOT

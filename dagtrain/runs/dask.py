@@ -116,9 +116,12 @@ def _fingerprint(program: Callable[[], str]) -> str:
     return program()
 
 
-def _is_unknown(error: ImportError | RuntimeError) -> bool:
-    """Whether it is that a scheduler (from Dask 2024.12 on) or a worker doesn't know the function that it is sent."""
-    return isinstance(error, ImportError) or "deserialization" in str(error)
+def _is_unknown(job: Job[Any], error: ImportError | RuntimeError) -> bool:
+    """Whether it is that a scheduler (from Dask 2024.12 on) or a worker doesn't know the function that it is sent, and
+    not that the job itself imports in vain."""
+    if isinstance(error, ImportError):
+        return bool(error.name) and f"{job.work.__module__}.".startswith(f"{error.name}.")
+    return "deserialization" in str(error)
 
 
 def _outcome(job: Job[T], future: distributed.Future) -> Outcome[T]:
@@ -127,7 +130,8 @@ def _outcome(job: Job[T], future: distributed.Future) -> Outcome[T]:
     except distributed.KilledWorker:
         return Outcome(job, None, lost(job.name), 0.0)
     except (ImportError, RuntimeError) as error:
-        if not _is_unknown(error):
+        if not _is_unknown(job, error):
+            error.add_note(f"in {job.name}")
             raise
         what = f"scheduler or workers of Dask cannot import dagtrain ({error.__cause__ or error})"
         raise ProgramsDiffer(what, "install the same version there, and start them anew") from error
