@@ -16,6 +16,9 @@ from hdl.dram.deal import Collect, Deal
 from hdl.dram.store import DramConstant, DramFifo, DramReplay
 from hdl.dram.widen import AxiWiden
 from hdl.elaboration.patches import forgotten_signals
+from hdl.engine.codec.bursts import Bursts
+from hdl.engine.codec.coding import CompressedEnd, DecompressedEnd
+from hdl.engine.codec.integer_codec import IntegerCodec
 from hdl.engine.weights.loaded_constant import LoadedConstant
 from hdl.layers.registry import load_layers
 from hdl.link.clocks import ClockCrossing
@@ -47,6 +50,8 @@ UNITS: list[Unit] = [
     DramFifo(format=AXI, element_bits=16, x_lanes=4, y_lanes=2, elements=128, capacity=2),
     DramReplay(format=AXI, element_bits=16, x_lanes=4, y_lanes=2, elements=128, batch=3, staleness=1),
     DramConstant(format=AXI, element_bits=16, x_lanes=2, y_lanes=2, elements=128),
+    *(CompressedEnd(bursts=Bursts(codec=IntegerCodec(5), elements=18, lanes=4), lanes=n) for n in (1, 2, 6, 9)),
+    *(DecompressedEnd(bursts=Bursts(codec=IntegerCodec(5), elements=18, lanes=4), lanes=n) for n in (1, 2, 6, 9)),
     LoadedConstant(format=AXI, element_bits=16, x_lanes=4, y_lanes=2, elements=128),
 ]
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -26,6 +26,8 @@ from dagtrain.graph.ir import PlacedGraph
 from dagtrain.schedule.buffers import REGISTER_BEATS
 from dagtrain.schedule.network import Hop
 from hdl.convert.netlist import Direction
+from hdl.engine.codec.bursts import Bursts
+from hdl.engine.codec.coding import Coding, CompressedEnd, DecompressedEnd, coded_words
 from hdl.link.clocks import CROSSING_CYCLES, ClockCrossing
 from hdl.link.egress import Egress
 from hdl.link.ethernet.frame import BURST_WORDS
@@ -33,7 +35,7 @@ from hdl.link.format import LinkFormat, credit_batch, depth_for, merged_pairs, m
 from hdl.link.ingress import Ingress
 from hdl.link.routing import BurstMerge, BurstStage, Drain, Merge, Split
 from hdl.simulate.models.ethernet import Faults
-from hdl.streams.width import elements_per_word, wire_words
+from hdl.streams.width import elements_per_word
 from hdl.tensor import Port
 from hdl.unit import Unit
 from placement.problem.network import WORDS_ALLOWED_CYCLES
@@ -86,6 +88,8 @@ class Crossing:
     target_index: int
     source: Port
     sink: Port
+    # how elements are coded on the way, if they are
+    coding: Coding | None = None
 
     @property
     def element_bits(self) -> int:
@@ -98,8 +102,20 @@ class Crossing:
         return self.source.elements
 
     def words(self, word_bits: int) -> int:
-        """Words on the wire for one tensor."""
-        return wire_words(self.elements, self.element_bits, word_bits)
+        """Words on the wire for one tensor; of one that is coded, those that a plan counts on."""
+        words, _ = coded_words(self.elements, self.element_bits, word_bits, self.coding)
+        return words
+
+    def bursts(self, word_bits: int) -> Bursts | None:
+        """How elements lie in words where they are coded."""
+        return self.coding.bursts(self.elements, word_bits) if self.coding else None
+
+    def elements_per_word(self, word_bits: int) -> int:
+        """As many as a plan counts on."""
+        bursts = self.bursts(word_bits)
+        if self.coding is None or bursts is None:
+            return elements_per_word(self.element_bits, word_bits)
+        return self.coding.elements_per_word(bursts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +145,8 @@ def crossings_of(graph: PlacedGraph, devices: Sequence[str]) -> tuple[Crossing, 
     found: list[Crossing] = []
     for edge, producer, source, consumer, sink in graph.crossing:
         start, stop = graph.placed[producer.name], graph.placed[consumer.name]
-        found.append(Crossing(edge, len(found), start, stop, index[start], index[stop], source, sink))
+        way = start, stop, index[start], index[stop]
+        found.append(Crossing(edge, len(found), *way, source, sink, graph.coding(edge)))
     return tuple(found)
 
 
@@ -141,12 +158,12 @@ def link_format(streams: int, devices: int, word_bits: int, framed: bool = False
 def link_words(crossing: Crossing, fifo_beats: int, word_bits: int) -> int:
     """Words that the receiver's FIFO holds, so that what the analysis asks for on this edge finds room: packed into
     words, of which the last of each tensor is filled up."""
-    return receiver_words(crossing.sink, fifo_beats, word_bits)
+    return receiver_words(crossing.sink, fifo_beats, word_bits, crossing.coding)
 
 
-def receiver_words(sink: Port, fifo_beats: int, word_bits: int) -> int:
-    """As `link_words`, of a stream that may cross the network."""
-    words = wire_words(sink.elements, sink.tensor.fixed.width, word_bits)
+def receiver_words(sink: Port, fifo_beats: int, word_bits: int, coding: Coding | None = None) -> int:
+    """As `link_words`, of a stream that may cross the network; of one that is coded, whatever its data are."""
+    _, words = coded_words(sink.elements, sink.tensor.fixed.width, word_bits, coding)
     return max(LEAST_LINK_WORDS, depth_for(-(-fifo_beats * sink.lanes * words // sink.elements) + 2))
 
 
@@ -158,26 +175,46 @@ def receiver_beats(sink: Port, fifo_beats: int, stored: bool, cycles: int, netwo
     return min(fifo_beats, -(-sink.beats * 2 * network_cycles // cycles) + REGISTER_BEATS)
 
 
+def sending_end(crossing: Crossing, form: LinkFormat) -> CompressedEnd | None:
+    """What makes words of the elements of a stream that is coded."""
+    bursts = crossing.bursts(form.word_bits)
+    return CompressedEnd(bursts=bursts, lanes=crossing.source.lanes) if bursts else None
+
+
+def receiving_end(crossing: Crossing, form: LinkFormat) -> DecompressedEnd | None:
+    """What makes elements of the words of a stream that is coded."""
+    bursts = crossing.bursts(form.word_bits)
+    return DecompressedEnd(bursts=bursts, lanes=crossing.sink.lanes) if bursts else None
+
+
 def sender(crossing: Crossing, form: LinkFormat, credits: int) -> Egress:
     """The sending end of a stream to a receiver that holds so many words."""
-    return Egress(
-        format=form,
-        element_bits=crossing.element_bits,
-        lanes=crossing.source.lanes,
-        elements=crossing.elements,
-        credits=credits,
-    )
+    return Egress(format=form, **_carried(crossing, form, crossing.source.lanes), credits=credits)
 
 
 def receiver(crossing: Crossing, form: LinkFormat, depth: int) -> Ingress:
     """The receiving end of a stream, for so many words."""
-    return Ingress(
-        format=form,
-        element_bits=crossing.element_bits,
-        lanes=crossing.sink.lanes,
-        elements=crossing.elements,
-        depth=depth,
-    )
+    return Ingress(format=form, **_carried(crossing, form, crossing.sink.lanes), depth=depth)
+
+
+def _carried(crossing: Crossing, form: LinkFormat, lanes: int) -> dict[str, int]:
+    """What the ends of a link carry: elements, or of a stream that is coded words, no number of which is a tensor."""
+    bursts = crossing.bursts(form.word_bits)
+    if bursts is None:
+        return {"element_bits": crossing.element_bits, "lanes": lanes, "elements": crossing.elements}
+    return {"element_bits": bursts.burst_bits, "lanes": 1, "elements": 0}
+
+
+def sending_units(crossing: Crossing, form: LinkFormat, credits: int) -> tuple[Egress | CompressedEnd, ...]:
+    """All of the sending end."""
+    coded = sending_end(crossing, form)
+    return (*((coded,) if coded else ()), sender(crossing, form, credits))
+
+
+def receiving_units(crossing: Crossing, form: LinkFormat, depth: int) -> tuple[Ingress | DecompressedEnd, ...]:
+    """All of the receiving end."""
+    coded = receiving_end(crossing, form)
+    return (receiver(crossing, form, depth), *((coded,) if coded else ()))
 
 
 def port_cycles(
@@ -205,8 +242,8 @@ def port_cycles(
         merged = merges_passed(sent[source], leaving[source] + returning[source])
         # those that leave the chain of splits before, and the own one
         split = received[target] + 1
-        leaves = Fraction(sender(crossing, form, words).latency_cycles + merged)
-        arrives = Fraction(receiver(crossing, form, words).latency_cycles + split)
+        leaves = Fraction(_latency_cycles(sending_units(crossing, form, words)) + merged)
+        arrives = Fraction(_latency_cycles(receiving_units(crossing, form, words)) + split)
         if source in clocks:
             leaves = leaves * clocks[source] + CROSSING_CYCLES
         if target in clocks:
@@ -215,6 +252,10 @@ def port_cycles(
         sent[source] += 1
         received[target] += 1
     return found
+
+
+def _latency_cycles(units: Iterable[Egress | Ingress | CompressedEnd | DecompressedEnd]) -> int:
+    return sum(unit.latency_cycles for unit in units)
 
 
 def hops_of(
@@ -239,7 +280,7 @@ def hops_of(
             source=crossing.source_device,
             target=crossing.target_device,
             cycles=network_cycles + ports[crossing.edge],
-            word=elements_per_word(crossing.element_bits, form.word_bits),
+            word=crossing.elements_per_word(form.word_bits),
             credits=words,
             credit_batch=credit_batch(words),
             source_rate=(rates or {}).get(crossing.source_device, 1.0),
@@ -342,11 +383,23 @@ class NetworkPort:
 
     def add_egress(self, crossing: Crossing, net: str, credits: int) -> None:
         """The sending end of a stream whose elements are on ``net``."""
-        self.send(crossing.edge, sender(crossing, self.form, credits), crossing.number, crossing.target_index, net)
+        coded, edge = sending_end(crossing, self.form), crossing.edge
+        if coded is not None:
+            words = self.assembly.stream(f"coded_{verilog_name(edge)}", coded.bursts.burst_bits)
+            streams = {"x": net, "y": words}
+            self.unit("compressed_end", coded, f"compress_{verilog_name(edge)}", streams, {}, f"compressor of {edge}")
+            net = words
+        self.send(edge, sender(crossing, self.form, credits), crossing.number, crossing.target_index, net)
 
     def add_ingress(self, crossing: Crossing, net: str, depth: int) -> None:
         """The receiving end of a stream; its elements leave on ``net``."""
-        self.receive(crossing.edge, receiver(crossing, self.form, depth), crossing.number, crossing.source_index, net)
+        coded, edge = receiving_end(crossing, self.form), crossing.edge
+        if coded is not None:
+            words = self.assembly.stream(f"coded_{verilog_name(edge)}", coded.bursts.burst_bits)
+            name, role = f"decompress_{verilog_name(edge)}", f"decompressor of {edge}"
+            self.unit("decompressed_end", coded, name, {"x": words, "y": net}, {}, role)
+            net = words
+        self.receive(edge, receiver(crossing, self.form, depth), crossing.number, crossing.source_index, net)
 
     def send(self, edge: str, unit: Egress, number: int, device: int, net: str) -> None:
         """A sender of what is on ``net``, to the device at this place."""

@@ -265,6 +265,17 @@ class EthernetRecord:
     files: tuple[FileRecord, ...]
 
 
+@dataclass(frozen=True)
+class CodedRecord:
+    """How elements lie in words where they are coded: `hdl.engine.codec.bursts`."""
+
+    # bits that small elements lose, and those that they keep
+    drop: int
+    window: int
+    # elements of a burst, which is as long as a word if it is not coded
+    lanes: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class CrossingRecord:
     """A stream that leaves or enters over the network."""
@@ -278,6 +289,8 @@ class CrossingRecord:
     elements: int
     # that the receiver's FIFO holds: the credits of the sender
     words: int
+    # None: as they are
+    coded: CodedRecord | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -348,6 +361,9 @@ class Manifest:
         """The file's text."""
         record = _ADAPTER.dump_python(self, mode="json")
         plain = {key: value for key, value in record.items() if key not in OPTIONAL or value is not None}
+        for crossing in (*plain["egress"], *plain["ingress"]):
+            if crossing["coded"] is None:
+                del crossing["coded"]
         return json.dumps(plain, indent=1) + "\n"
 
 

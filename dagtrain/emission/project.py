@@ -21,6 +21,7 @@ from dagtrain.emission.manifest import (
     FILE_LIST,
     MANIFEST,
     MANIFEST_SCHEMA,
+    CodedRecord,
     ContentsRecord,
     CopyRecord,
     CrossingRecord,
@@ -341,6 +342,7 @@ def _end(address: Address) -> EndRecord:
 
 
 def _crossing(crossing: Crossing, design: DeviceDesign) -> CrossingRecord:
+    bursts = crossing.bursts(design.form.word_bits)
     return CrossingRecord(
         edge=crossing.edge,
         stream_number=crossing.number,
@@ -350,6 +352,7 @@ def _crossing(crossing: Crossing, design: DeviceDesign) -> CrossingRecord:
         element_bits=crossing.element_bits,
         elements=crossing.elements,
         words=design.link_words[crossing.edge],
+        coded=CodedRecord(bursts.codec.drop, bursts.codec.window, bursts.lanes) if bursts else None,
     )
 
 

@@ -452,6 +452,8 @@ class TrainRecord(Versioned):
     epochs: Annotated[list[EpochRecord], Field(min_length=1)]
     # node -> sums of gradients that did not fit their bits, of those that some did not
     wrapped_sums: NotRequired[dict[str, Positive]]
+    # what copies exchange coded: bits of elements to those of words, in three batches of four at least
+    gradient_ratio: NotRequired[float]
 
 
 class ServeRecord(Versioned):

@@ -16,6 +16,7 @@ from typing import Self, TypeVar
 
 import networkx as nx
 
+from hdl.engine.codec.coding import Coding
 from hdl.errors import DagtrainError, Problem
 from hdl.fixed import FloatArray
 from hdl.layers.base import Layer
@@ -222,6 +223,13 @@ class Graph:
     def cycles_for(self, node: str, cycles: int) -> int:
         """How long a frame of its own may take a node, where all frames come at ``cycles`` a frame."""
         return math.floor(cycles / self.busy(node))
+
+    def coding(self, edge: str) -> Coding | None:
+        """How an edge is coded where it crosses the network, as the layer says that made what passes; None: as it
+        is."""
+        node, source = self.producers[edge]
+        sink = node.layer.passed_on(source.name)
+        return node.layer.coding(source.name) if sink is None else self.coding(node.inputs[sink])
 
     def tensor(self, edge: str) -> Tensor:
         """The type of an edge: its producer's."""

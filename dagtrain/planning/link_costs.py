@@ -19,19 +19,21 @@ from dagtrain.emission.links import (
     port_share,
     receiver_beats,
     receiver_words,
+    receiving_units,
+    sending_units,
 )
 from dagtrain.graph.ir import Graph, Role
 from dagtrain.passes.place import place
 from dagtrain.schedule.buffers import PER_BATCH_BEATS, REGISTER_BEATS, burst_elements, frame_inputs
 from hdl.costs.estimate import Contents
 from hdl.costs.resources import Usage, fit
+from hdl.engine.codec.coding import Coding, coded_words
 from hdl.layers.base import Layer
 from hdl.link.egress import Egress
 from hdl.link.format import LinkFormat, credit_batch, depth_for
 from hdl.link.ingress import Ingress
 from hdl.parts.part import Part
-from hdl.streams.width import wire_words
-from hdl.tensor import Port
+from hdl.tensor import Port, Tensor
 from hdl.unit import Unit
 from placement.problem.instance import Link
 
@@ -63,7 +65,7 @@ def network_links(
     back_bits = Fraction(word_bits) if credit_bits is None else credit_bits
     for edge, producer, _source, consumer, sink in graph.streams:
         tensor = sink.tensor
-        words = wire_words(sink.elements, tensor.fixed.width, word_bits)
+        words, _ = coded_words(sink.elements, tensor.fixed.width, word_bits, graph.coding(edge))
         # whole bits: depths of FIFOs, which tell how many words a credit word stands for, have few common divisors
         back = math.ceil(words * back_bits / credit_words[edge]) if edge in credit_words else 0
         frames = graph.recipe.batch if tensor.kind.per_batch else 1
@@ -99,7 +101,7 @@ def most_credit_words(graph: Graph, word_bits: int, network_cycles: int = NETWOR
             # of copies, those that come one turn sooner from one batch to the next
             tensors += graph.turns_are_uneven(edge)
             beyond = burst_elements(source.tensor.shape) + (REGISTER_BEATS + 1) * sink.tensor.shape[-1]
-        words = wire_words(sink.elements, sink.tensor.fixed.width, word_bits)
+        _, words = coded_words(sink.elements, sink.tensor.fixed.width, word_bits, graph.coding(edge))
         lying = tensors * words + -(-beyond * words // sink.elements) + 2 * tensors
         under_way = 0 if per_batch else network_cycles
         found[edge] = credit_batch(max(LEAST_LINK_WORDS, depth_for(lying + under_way)))
@@ -159,37 +161,23 @@ class LinkCosts:
             if edge in self.crossings:
                 if edge in waiting:
                     beats = receiver_beats(sink, beats, True, cycles, self.network_cycles)
-                found[edge] = credit_batch(receiver_words(sink, beats, bits))
+                found[edge] = credit_batch(receiver_words(sink, beats, bits, graph.coding(edge)))
             elif not self.placed:
                 under_way = 0 if sink.tensor.kind.per_batch else self.network_cycles
-                found[edge] = credit_batch(receiver_words(sink, beats, bits) + under_way)
+                found[edge] = credit_batch(receiver_words(sink, beats, bits, graph.coding(edge)) + under_way)
         return found
 
     def sending(self, edge: str, beats: int) -> tuple[Unit, ...]:
         """Units at the sending end: the sender, the split that gets its credits, its place in the merge tree."""
         crossing = self.crossings[edge]
-        words = link_words(crossing, beats, self.form.word_bits)
-        egress = Egress(
-            format=self.form,
-            element_bits=crossing.element_bits,
-            lanes=crossing.source.lanes,
-            elements=crossing.elements,
-            credits=words,
-        )
-        return egress, *port_share(self.form, framed=self.framed, sends=True)
+        ends = sending_units(crossing, self.form, link_words(crossing, beats, self.form.word_bits))
+        return *ends, *port_share(self.form, framed=self.framed, sends=True)
 
     def receiving(self, edge: str, beats: int) -> tuple[Unit, ...]:
         """Units at the receiving end, its FIFO included."""
         crossing = self.crossings[edge]
-        words = link_words(crossing, beats, self.form.word_bits)
-        ingress = Ingress(
-            format=self.form,
-            element_bits=crossing.element_bits,
-            lanes=crossing.sink.lanes,
-            elements=crossing.elements,
-            depth=words,
-        )
-        return ingress, *port_share(self.form, framed=self.framed, sends=False)
+        ends = receiving_units(crossing, self.form, link_words(crossing, beats, self.form.word_bits))
+        return *ends, *port_share(self.form, framed=self.framed, sends=False)
 
     def host_ends(self, layer: Layer, cycles: int) -> Iterator[tuple[str, tuple[Unit, ...]]]:
         """(port, units at this end) of each stream of the host's that a layer brings or takes, at so many cycles a
@@ -223,32 +211,34 @@ class PortCosts:
         """Of a cluster."""
         return cls(many_streams(devices, word_bits), parts, estimator)
 
-    def of_link(self, link: Link, source: Port, sink: Port) -> Link:
-        """A link with what its ends take."""
-        sender, receiver = self.sender(source, sink), self.receiver(source, sink)
+    def of_link(self, link: Link, source: Port, sink: Port, coding: Coding | None = None) -> Link:
+        """A link with what its ends take; ``coding``: how its edge is coded, if it is."""
+        sender, receiver = self.sender(source, sink, coding), self.receiver(source, sink, coding)
         return replace(
             link, sender_m20k=sender.m20k, sender_alm=sender.alm, receiver_m20k=receiver.m20k,
             receiver_alm=receiver.alm,
         )  # fmt: skip
 
-    def sender(self, source: Port, sink: Port) -> Usage:
+    def sender(self, source: Port, sink: Port, coding: Coding | None = None) -> Usage:
         """Of a stream that leaves; the most on any part."""
-        fields = self._fields(source.lanes, source, sink)
-        return self._usage(Egress(format=self.form, credits=LEAST_LINK_WORDS, **fields))
+        crossing = self._crossing(source, sink, coding)
+        return self._usage(sending_units(crossing, self.form, LEAST_LINK_WORDS), sends=True)
 
-    def receiver(self, source: Port, sink: Port) -> Usage:
+    def receiver(self, source: Port, sink: Port, coding: Coding | None = None) -> Usage:
         """Of a stream that arrives; the most on any part."""
-        fields = self._fields(sink.lanes, source, sink)
-        return self._usage(Ingress(format=self.form, depth=LEAST_LINK_WORDS, **fields))
+        crossing = self._crossing(source, sink, coding)
+        return self._usage(receiving_units(crossing, self.form, LEAST_LINK_WORDS), sends=False)
 
-    def _fields(self, lanes: int, source: Port, sink: Port) -> dict[str, int]:
+    def _crossing(self, source: Port, sink: Port, coding: Coding | None) -> Crossing:
+        """Between two devices, of a tensor of a power of two of beats."""
         step = math.lcm(source.lanes, sink.lanes)
         beats = -(-source.elements // step)
-        elements = step << (beats - 1).bit_length()
-        return {"element_bits": source.tensor.fixed.width, "lanes": lanes, "elements": elements}
+        tensor = Tensor((step << (beats - 1).bit_length(),), source.tensor.fixed, source.tensor.kind)
+        start, stop = (Port(port.name, tensor, port.lanes) for port in (source, sink))
+        return Crossing("", 0, "", "", 0, 0, start, stop, coding)
 
-    def _usage(self, end: Unit) -> Usage:
-        units = (end, *port_share(self.form, framed=self.framed, sends=isinstance(end, Egress)))
+    def _usage(self, ends: tuple[Unit, ...], *, sends: bool) -> Usage:
+        units = (*ends, *port_share(self.form, framed=self.framed, sends=sends))
         contents = [self.estimator.block(repr(unit), dict(unit.streams), unit.build) for unit in units]
         usages = [sum((fit(resources, part) for resources in contents), Usage()) for part in self.parts]
         return Usage(m20k=max(usage.m20k for usage in usages), alm=max(usage.alm for usage in usages))

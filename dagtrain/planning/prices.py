@@ -277,7 +277,7 @@ class Prices:
         Raises `Ended` at the deadline."""
         costs = PortCosts(self._frame_ports.many, self.parts, self.estimator, self._frame_ports.framed)
         folded = fold_graph.run(self.graph, cycles, self.parts)
-        ends = [(source, sink) for _edge, _producer, source, _consumer, sink in folded.streams]
+        ends = [(source, sink, folded.coding(edge)) for edge, _producer, source, _consumer, sink in folded.streams]
         with spending(self.spent, "circuits", deadline):
             wanted = Wanted()
             asking = replace(costs, estimator=wanted)

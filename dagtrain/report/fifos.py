@@ -70,7 +70,8 @@ def _receivers(manifest: Manifest) -> Iterator[FifoUse]:
     writers = {stream.writer: stream for stream in manifest.streams}
     for crossing in manifest.ingress:
         name = receiver_role(crossing.edge)
-        per_word = elements_per_word(crossing.element_bits, manifest.link_word_bits)
+        coded = crossing.coded
+        per_word = coded.lanes if coded else elements_per_word(crossing.element_bits, manifest.link_word_bits)
         ends = crossing.source, writers[name].reader
         yield _in_the_fpga(manifest, name, ends, crossing.words, per_word * crossing.element_bits)
 

@@ -21,10 +21,13 @@ from dagtrain.graph.ir import Graph, GraphError
 from dagtrain.graph.storage import StorageError, load_arrays, save_arrays
 from dagtrain.training.data import Dataset, Draw
 from dagtrain.training.feeds import host_ports
+from hdl.engine.codec.bursts import Bursts
 from hdl.engine.loss.numbers import METRICS
 from hdl.fixed import FloatArray, IntArray
 from hdl.records import parse_json
 
+# of links for which it is measured how few words they take: the bursts that INCEPTIONN has
+RATIO_WORD_BITS = 256
 # raised whenever the meaning of a checkpoint changes
 CHECKPOINT_SCHEMA = 2
 
@@ -67,6 +70,10 @@ class Emulator:
         self.executor = Executor(graph, mode)
         self.image, self.label, self.output = host_ports(graph)
         self._scores = main_loss(graph).inputs["x"]
+        # edge -> bursts in which a link would carry it, of those that layers code
+        self._coded = _coded_edges(graph) if mode is Mode.GOLDEN else {}
+        # bits of what was coded to those of its words, of the last batch; None: nothing was
+        self.ratio: float | None = None
 
     def feeds(self, data: Dataset, index: IntArray, draw: Draw | None = None) -> dict[str, FloatArray]:
         """What `Executor.step` takes for the images at ``index``; ``draw``: augmented by that."""
@@ -77,7 +84,19 @@ class Emulator:
         """One batch of the recipe's size and its update; ``draw``: its images augmented by that."""
         if len(index) != self.graph.recipe.batch:
             raise GraphError(f"a batch of this recipe has {self.graph.recipe.batch} frames, not {len(index)}")
-        return self._metrics(self.executor.step(self.feeds(data, index, draw)))
+        if not self._coded:
+            return self._metrics(self.executor.step(self.feeds(data, index, draw)))
+        words: dict[str, int] = {}
+
+        def watch(edge: str, array: Array) -> None:
+            if edge in self._coded:
+                words[edge] = self._coded[edge].words(array)
+
+        results = self.executor.step(self.feeds(data, index, draw), watch)
+        plain = sum(bursts.elements * bursts.codec.width for bursts in self._coded.values())
+        coded = sum(count * self._coded[edge].burst_bits for edge, count in words.items())
+        self.ratio = plain / coded
+        return self._metrics(results)
 
     def train_epoch(
         self, data: Dataset, seed: int, epoch: int, after_batch: Callable[[int, Metrics], None] | None = None
@@ -171,6 +190,17 @@ class Emulator:
         self.executor.weights = weights
         self.executor.batches = batches
         return document["record"]
+
+
+def _coded_edges(graph: Graph) -> dict[str, Bursts]:
+    """Edges that a layer codes, with their bursts as of links whose words have `RATIO_WORD_BITS`."""
+    found: dict[str, Bursts] = {}
+    for edge, (node, port) in graph.producers.items():
+        coding = node.layer.coding(port.name)
+        bursts = coding.bursts(port.elements, RATIO_WORD_BITS) if coding else None
+        if bursts is not None:
+            found[edge] = bursts
+    return found
 
 
 def _pack(value: Any, arrays: dict[str, npt.NDArray[Any]]) -> Any:

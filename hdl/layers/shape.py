@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
+from hdl.engine.codec.coding import Coding
 from hdl.fixed import Fixed, IntArray
 from hdl.tensor import Kind, Port, Tile
 
@@ -96,6 +97,16 @@ class Shape(ABC):
 
         Of gradients: the sums over these rows of errors.  Raises `ShapeError` where so few rows can't."""
         del first, end
+        return None
+
+    def coding(self, source: str) -> Coding | None:
+        """How what leaves at a source is coded where it crosses the network; None: as it is."""
+        del source
+        return None
+
+    def passed_on(self, source: str) -> str | None:
+        """The sink whose tensors leave at a source as they came; None where none does."""
+        del source
         return None
 
     def stream_tile(self, port: str) -> Tile | None:

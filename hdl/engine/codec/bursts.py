@@ -124,6 +124,12 @@ class Bursts:
         mask = (1 << self.burst_bits) - 1
         return [bits >> start & mask for start in range(0, at, self.burst_bits)]
 
+    def words(self, elements: IntArray) -> int:
+        """Of one tensor: as many as `pack` gives."""
+        tags, _ = self.coded(elements)
+        sizes = np.array(self.granules)[tags].sum(axis=1) + self.tag_granules
+        return -(-int(np.minimum(sizes, self.most_granules).sum()) // self.word_granules)
+
     def coded(self, elements: IntArray) -> tuple[TagArray, IntArray]:
         """Tags and codes by burst, those of the codec where these are all of an element."""
         whole, cuts = self.padded(elements), replace(self.codec, cut=Cut.TRUNCATE)

@@ -18,12 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import reduce
 
 import numpy as np
 from myhdl import block
 
 from hdl.engine.arithmetic.rounding import exact_sum, sum_cycles, sum_stream
+from hdl.engine.codec.coding import Coding
 from hdl.engine.codec.cut import CUT_CYCLES, cut_stream
 from hdl.engine.codec.integer_codec import Cut, IntegerCodec
 from hdl.engine.weights.gradient_rounding import GRADIENT_ROUNDING_LATENCY, Rounding, gradient_rounding
@@ -63,6 +65,8 @@ class Exchange(ParameterLayer):
     g_fixed: Fixed = Fixed(16, 8)  # noqa: RUF009 - frozen
     # of what is handed on; None: exact sums
     codec: IntegerCodec | None = None
+    # bits of what is handed on, in percent of those of its words, that plans count on; 0: nobody said
+    ratio_percent: int = field(default=0, metadata=QUIET)
     # batches of an earlier training, from which it counts on
     begun: int = field(default=0, metadata=QUIET)
 
@@ -112,6 +116,13 @@ class Exchange(ParameterLayer):
         if self.is_last:
             return (self._port("g_sum", self.g_fixed),)
         return (self._port("ring_out", self.handed_on(self.copy + 1)),)
+
+    def coding(self, source: str) -> Coding | None:
+        """The codec's values are handed on in words of few bits."""
+        del source
+        if self.codec is None:
+            return None
+        return Coding(self.codec, Fraction(self.ratio_percent, 100) if self.ratio_percent else None)
 
     def _port(self, name: str, fixed: Fixed) -> Port:
         return self.parameter_port(name, Tensor(self.shape, fixed, Kind.GRADIENT))

@@ -73,6 +73,11 @@ class Fork(Layer):
         elements = self.elements + chosen.padding(self.shape)
         return dataclasses.replace(self, tile=chosen, lanes=weight_lanes(elements, size, cycles))
 
+    def passed_on(self, source: str) -> str | None:
+        """x, to all."""
+        del source
+        return "x"
+
     def stream_tile(self, port: str) -> Tile | None:
         """Weights pass in their tile's order; a vector in its own."""
         del port

@@ -1,0 +1,301 @@
+"""Streams between devices whose elements a codec has left few bits of: in few words, with nothing lost."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dagtrain.cosim.simulator import Simulator
+from dagtrain.emission.design import ClusterDesign, design_cluster
+from dagtrain.emission.ethernet import Ethernet
+from dagtrain.emission.links import Crossing, NetworkModel, hops_of, receiving_units, sending_units
+from dagtrain.emission.manifest import CodedRecord, read_manifest
+from dagtrain.emission.modules import ModuleLibrary
+from dagtrain.graph.ir import Graph, GraphError
+from dagtrain.passes.exchange import Exchanging, parse_exchange
+from dagtrain.passes.insert_forks import insert_forks
+from dagtrain.passes.insert_relays import insert_relays
+from dagtrain.passes.replicate import replicate
+from dagtrain.planning.link_costs import PortCosts, network_links
+from dagtrain.progress import Silent
+from dagtrain.training.feeds import synthetic_feeds
+from hdl.cache import cache_folder
+from hdl.costs.estimate import Estimator
+from hdl.engine.codec import coding
+from hdl.engine.codec.bursts import Bursts
+from hdl.engine.codec.coding import Coding, CompressedEnd, DecompressedEnd, coded_words
+from hdl.engine.codec.collective import Collective
+from hdl.engine.codec.integer_codec import Cut, IntegerCodec
+from hdl.engine.loss.numbers import METRICS
+from hdl.errors import DagtrainError
+from hdl.fixed import Fixed, IntArray
+from hdl.layers.exchange.exchange import Exchange
+from hdl.link.egress import Egress
+from hdl.link.format import LinkFormat
+from hdl.link.ingress import Ingress
+from hdl.parts.catalogue import PARTS
+from hdl.simulate import Backend
+from hdl.simulate.models.ethernet import Faults
+from hdl.tensor import Kind, Port, Tensor
+from tests.cosim_support import DEVICES, TINY_DRAM, deliver, simulate_design
+from tests.flow_support import new_case
+from tests.mutated import Mutator
+from tests.suites import quick
+from tests.test_compression import drawn, named, run, seeded
+from tests.test_copies import BATCHES, CYCLES, SETS, copy_of, net, trained
+from tests.test_ethernet_emission import ethernet
+
+CODEC = IntegerCodec(4)
+CODED = Exchanging(Collective.CHAIN, (4, 7, Cut.STOCHASTIC))
+LIBRARY = ModuleLibrary(cache_folder() / "modules")
+# bursts, elements a beat of the stream: as many, fewer, more, a number that is no power of two
+ENDS = [
+    (Bursts(codec=CODEC, elements=24, lanes=4), 4),
+    (Bursts(codec=CODEC, elements=18, lanes=4), 2),
+    (Bursts(codec=CODEC, elements=27, lanes=4), 9),
+    (Bursts(codec=IntegerCodec(2, width=12), elements=40, lanes=8), 20),
+    (Bursts(codec=CODEC, elements=33, lanes=16), 1),
+]
+
+
+def elements_of(bursts: Bursts, lanes: int, tensor: IntArray) -> list[int]:
+    """Beats of so many elements."""
+    mask, width = (1 << bursts.codec.width) - 1, bursts.codec.width
+    return [
+        sum((int(element) & mask) << place * width for place, element in enumerate(beat))
+        for beat in tensor.reshape(-1, lanes)
+    ]
+
+
+def both(backend: Backend, bursts: Bursts, lanes: int, tensors: Sequence[IntArray], stall: float) -> tuple[int, int]:
+    """Cycles of both ends, which pass the tensors."""
+    elements = [beat for tensor in tensors for beat in elements_of(bursts, lanes, tensor)]
+    words = [word for tensor in tensors for word in bursts.pack(tensor)]
+    return (
+        run(backend, CompressedEnd(bursts=bursts, lanes=lanes), elements, words, stall).cycles,
+        run(backend, DecompressedEnd(bursts=bursts, lanes=lanes), words, elements, stall).cycles,
+    )
+
+
+def coded_graph(way: Exchanging = CODED, name: str = "two of all") -> Graph:
+    return insert_forks(replicate(net(5, 3), SETS[name], way))
+
+
+# ---- ends
+
+
+@pytest.mark.parametrize(("bursts", "lanes"), quick(2, ENDS), ids=lambda it: named(it) if hasattr(it, "codec") else it)
+def test_ends_pass_elements_of_any_number_a_beat(bursts: Bursts, lanes: int) -> None:
+    both(Backend.MYHDL, bursts, lanes, drawn(bursts, 6, seeded()), 0.3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("bursts", "lanes"), ENDS, ids=lambda it: named(it) if hasattr(it, "codec") else it)
+def test_ends_pass_them_in_verilog(bursts: Bursts, lanes: int) -> None:
+    for backend in (Backend.ICARUS, Backend.VERILATOR):
+        for stall in (0.0, 0.4):
+            both(backend, bursts, lanes, drawn(bursts, 60, seeded()), stall)
+
+
+@pytest.mark.parametrize(("burst", "lanes"), [(2, 1), (4, 4), (4, 2), (8, 1)])
+def test_ends_take_the_cycles_that_they_say(burst: int, lanes: int) -> None:
+    bursts = Bursts(codec=CODEC, elements=2 * burst, lanes=burst)
+    beats = bursts.elements // lanes
+    sent, got = both(Backend.MYHDL, bursts, lanes, [np.zeros(bursts.elements, np.int64)], 0.0)
+    assert sent - beats == CompressedEnd(bursts=bursts, lanes=lanes).latency_cycles
+    assert got - beats == DecompressedEnd(bursts=bursts, lanes=lanes).latency_cycles
+
+
+@pytest.mark.parametrize(("end", "ways"), [("compressed_end", "entered, whole"), ("decompressed_end", "whole, y")])
+def test_tensors_that_fill_no_burst_and_are_not_filled_up_are_found(
+    end: str, ways: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    bursts = Bursts(codec=CODEC, elements=18, lanes=4)
+    Mutator(monkeypatch, tmp_path)(coding, coding, end, {
+        f"{ways}, element_bits=bursts.codec.width, flush_every=bursts.elements":
+        f"{ways}, element_bits=bursts.codec.width, flush_every=0",
+    })  # fmt: skip
+    with pytest.raises((AssertionError, DagtrainError)):
+        both(Backend.MYHDL, bursts, 2, drawn(bursts, 3, np.random.default_rng(3)), 0.0)
+
+
+# ---- which edges, and what they take
+
+
+def test_all_that_hands_on_values_of_a_codec_is_coded_and_nothing_else() -> None:
+    graph = insert_relays(coded_graph(), ["conv2.gradient.g.ring@0"])
+    coded = {edge for edge, *_ in graph.streams if graph.coding(edge)}
+    exchanged = {edge for edge, node, *_ in graph.streams if isinstance(node.layer, Exchange)}
+    assert exchanged < coded
+    # round to the other copies, through forks, and over the relay
+    found = {edge.removeprefix("conv2.gradient.g") for edge in coded if edge.startswith("conv2.gradient.g")}
+    assert found == {".ring@0", ".ring@0.relay.y0", ".sum", "@0", "@1"}
+    assert {graph.tensor(edge).kind for edge in coded} == {Kind.GRADIENT}
+    exact = coded_graph(Exchanging(Collective.CHAIN))
+    assert not any(exact.coding(edge) for edge, *_ in exact.streams)
+
+
+def test_tensors_of_a_burst_and_words_of_an_element_are_not_coded() -> None:
+    assert coded_words(4, 16, 64, Coding(CODEC)) == (1, 1)
+    assert coded_words(5, 16, 64, Coding(CODEC, Fraction(2))) == (1, 3)
+    assert coded_words(50, 16, 24, Coding(CODEC)) == (50, 50)
+    assert coded_words(50, 15, 64, Coding(IntegerCodec(2, width=15))) == (13, 13)
+    assert coded_words(64, 16, 64, None) == (16, 16)
+    # 16 words, and a mark of a sixteenth before each
+    assert coded_words(64, 16, 64, Coding(CODEC)) == (17, 17)
+    assert coded_words(64, 16, 64, Coding(CODEC, Fraction(8))) == (2, 17)
+
+
+@pytest.mark.parametrize("ratio", [Fraction(1, 2), Fraction(81, 10)])
+def test_a_ratio_that_no_elements_have_is_refused(ratio: Fraction) -> None:
+    with pytest.raises(ValueError, match=r"is impossible: take 1 to 8, since each element of 16 bits has a tag of 2"):
+        Coding(CODEC, ratio)
+
+
+def test_links_are_planned_for_the_ratio_that_is_stated_and_else_for_the_worst() -> None:
+    def bits(way: Exchanging) -> dict[tuple[str, str], Fraction]:
+        links = network_links(coded_graph(way), 64)
+        return {(link.source, link.target): 5 * link.bits_per_frame / 64 for link in links}
+
+    worst, stated = bits(CODED), bits(replace(CODED, ratio_percent=300))
+    # of 81 elements: 21 words and two marks of a sixteenth, or a third
+    ends = "conv2.gradient.g.exchange@0", "conv2.gradient.g.exchange@1"
+    assert (worst[ends], stated[ends]) == (23, 7)
+    changed = {pair for pair in worst if worst[pair] != stated[pair]}
+    assert all(stated[pair] < worst[pair] for pair in changed)
+    makers = {source.rpartition(".")[2].partition("@")[0] for source, _ in changed}
+    assert makers == {"exchange", "spread"}
+
+
+def coded_crossing(lanes: int = 2, elements: int = 64) -> Crossing:
+    port = Port("x", Tensor((elements,), Fixed(16, 8), Kind.GRADIENT), lanes)
+    return Crossing("g", 3, "alpha", "beta", 0, 1, port, port, Coding(CODEC))
+
+
+def test_a_link_carries_words_and_the_ends_of_the_codec_stand_around_it() -> None:
+    form = LinkFormat(word_bits=64, streams=4, devices=2)
+    crossing = coded_crossing()
+    compress, send = sending_units(crossing, form, 20)
+    receive, decompress = receiving_units(crossing, form, 20)
+    assert isinstance(send, Egress)
+    assert isinstance(receive, Ingress)
+    assert (send.element_bits, send.lanes, send.elements) == (64, 1, 0) == (
+        receive.element_bits, receive.lanes, receive.elements,
+    )  # fmt: skip
+    assert compress.streams == {"x": 32, "y": 64}
+    assert decompress.streams == {"x": 64, "y": 32}
+    plain, coded = (hops_of([each], form, {"g": 8}, 100)["g"] for each in (replace(crossing, coding=None), crossing))
+    assert coded.cycles - plain.cycles == compress.latency_cycles + decompress.latency_cycles - 2
+    assert (plain.word, coded.word) == (4, 4)
+    stated = replace(crossing, coding=Coding(CODEC, Fraction(5, 2)))
+    assert hops_of([stated], form, {"g": 8}, 100)["g"].word == 10
+
+
+def test_ends_of_the_codec_are_counted_on_devices() -> None:
+    costs = PortCosts.of(2, 64, list(PARTS.values())[:1], Estimator(":memory:"))
+    port = coded_crossing().source
+    plain, coded = costs.sender(port, port), costs.sender(port, port, Coding(CODEC))
+    assert coded.alm > plain.alm + 200
+    plain, coded = costs.receiver(port, port), costs.receiver(port, port, Coding(CODEC))
+    assert coded.alm > plain.alm + 200
+
+
+# ---- what users say
+
+
+def test_a_bound_of_the_range_drops_what_each_width_lets_it() -> None:
+    way = parse_exchange("chain", "bounded:10,ratio=2.5")
+    assert way.record == {"exchange": "chain", "compress": "bounded:10:7:truncate,ratio=2.5"}
+    assert parse_exchange(*way.record.values()) == way
+    layers = [node.layer for node in coded_graph(way).nodes if isinstance(node.layer, Exchange)]
+    assert {layer.codec for layer in layers} == {IntegerCodec.relative(10)}
+    assert {layer.coding("ring_out") for layer in layers} == {Coding(IntegerCodec.relative(10), Fraction(5, 2))}
+
+
+@pytest.mark.parametrize(
+    ("compress", "message"),
+    [
+        ("integer:5,ratio=", "--compress: 'ratio=' says nothing of a codec; give ratio=R, by which"),
+        ("integer:5,ratio=0.5", "'ratio=0.5' says nothing"),
+        ("integer:5,ratio=2,ratio=3", "'ratio=2,ratio=3' says nothing"),
+        ("integer:5,fast", "'fast' says nothing"),
+        ("bounded:0", "--compress 'bounded:0' bounds nothing; give 1 or more"),
+    ],
+)
+def test_what_says_nothing_of_a_codec_is_refused(compress: str, message: str) -> None:
+    with pytest.raises(DagtrainError) as caught:
+        parse_exchange("chain", compress)
+    assert message in str(caught.value)
+
+
+def test_bounds_and_ratios_that_gradients_have_not_are_refused() -> None:
+    with pytest.raises(GraphError, match=r"drops -1 bits and keeps 7, and gradients of conv2\.gradient have 15 and"):
+        coded_graph(parse_exchange("chain", "bounded:16"), "a convolution")
+    with pytest.raises(GraphError, match=r"a ratio of 9, and gradients of conv2.gradient have 16 bits with a tag"):
+        coded_graph(parse_exchange("chain", "integer:4,ratio=9"), "a convolution")
+
+
+def test_training_measures_what_plans_may_count_on(tmp_path: Path) -> None:
+    case = new_case(tmp_path)
+    way = "--copy", "*=2", "--exchange", "chain", "--compress", "integer:6"
+    assert case.step("import", *way).code == 0
+    outcome = case.step("train", "--data", case.data(), "--epochs", 2)
+    assert outcome.code == 0, outcome.error
+    record = json.loads((case.out / "train" / "train.json").read_text())
+    ratios = [
+        line["gradient_ratio"]
+        for line in map(json.loads, (case.out / "train" / "metrics.jsonl").read_text().splitlines())
+        if "gradient_ratio" in line
+    ]
+    assert len(ratios) > 2
+    assert record["gradient_ratio"] == math.floor(100 * sorted(ratios)[len(ratios) // 4]) / 100
+    assert sum(ratio >= record["gradient_ratio"] for ratio in ratios) >= 0.75 * len(ratios)
+    said = f"ratio={record['gradient_ratio']:.2f}`" if record["gradient_ratio"] > 1 else "gains no bits"
+    assert said in outcome.out
+
+
+def test_words_are_counted_as_they_are_packed() -> None:
+    for bursts, _ in ENDS:
+        for tensor in drawn(bursts, 20, seeded()):
+            assert bursts.words(tensor) == len(bursts.pack(tensor))
+
+
+# ---- clusters
+
+
+def apart(graph: Graph, ethernet: Ethernet | None = None) -> ClusterDesign:
+    """The second copy stands on a device of its own."""
+    placed = {node.name: DEVICES[copy_of(node) == 1] for node in graph.nodes}
+    return design_cluster(graph, placed, DEVICES, CYCLES, LIBRARY, word_bits=64, dram=TINY_DRAM, ethernet=ethernet)
+
+
+def test_a_manifest_says_how_elements_lie_in_words(tmp_path: Path) -> None:
+    graph = coded_graph(name="a convolution")
+    deliver(apart(graph), LIBRARY, tmp_path)
+    manifests = [read_manifest(path) for path in sorted(tmp_path.glob("*/manifest.json"))]
+    coded = {crossing.edge: crossing.coded for one in manifests for crossing in one.egress if crossing.coded}
+    assert coded == {edge: CodedRecord(4, 7, 4) for edge in ("conv2.gradient.g.ring@0", "conv2.gradient.g@0")}
+    text = (tmp_path / DEVICES[0] / "manifest.json").read_text()
+    assert '"coded": null' not in text
+
+
+@pytest.mark.slow
+def test_a_coded_chain_over_an_ethernet_that_loses_frames_trains_to_the_bits_of_the_emulator(tmp_path: Path) -> None:
+    graph = coded_graph(name="a convolution")
+    design = apart(graph, ethernet())
+    feeds = [synthetic_feeds(graph, 5, 100 + n) for n in range(BATCHES)]
+    network = NetworkModel(latency_cycles=60, stall_256=16, faults=Faults(loss=2e-2, reorder=2e-2), seed=4)
+    ran = simulate_design(
+        design, LIBRARY, feeds, tmp_path, Simulator.VERILATOR, network, 0, 1, Silent(), optimise=False
+    )
+    assert ran.mismatches == ()
+    assert sum(pair.lost for pair in ran.pairs) > 0
+    records = np.concatenate([each.reshape(-1, 2) for each in trained(graph)[1]])
+    assert np.array_equal(ran.losses, METRICS.decode(records[:, 0]))
