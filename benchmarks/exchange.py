@@ -32,7 +32,7 @@ from dagtrain.passes.replicate import replicate
 from dagtrain.training.data import Dataset, Draw
 from dagtrain.training.emulator import Emulator, Metrics
 from dagtrain.training.sources import load_digits
-from hdl.engine.codec.collective import Collective, Exchange
+from hdl.engine.codec.collective import AllReduce, Collective
 from hdl.engine.codec.integer_codec import Cut, IntegerCodec
 from hdl.fixed import IntArray
 from hdl.layers.base import Layer
@@ -60,10 +60,10 @@ class Form:
         codec = "none" if self.bound_bits is None else f"2^-{self.bound_bits}, {self.cut.value}"
         return str(self.copies), self.collective.value, codec, "yes" if self.feedback else "no"
 
-    def exchange(self) -> Exchange:
+    def exchange(self) -> AllReduce:
         """Of one tensor."""
         codec = None if self.bound_bits is None else IntegerCodec.relative(self.bound_bits, cut=self.cut)
-        return Exchange(self.collective, codec, self.feedback)
+        return AllReduce(self.collective, codec, self.feedback)
 
 
 class Exchanging(Emulator):

@@ -154,8 +154,9 @@ ExchangeBy = Annotated[
     str,
     typer.Option(
         "--exchange",
-        help="How copies come to one gradient: central, where one update gives weights to all; or chain, where sums go "
-        "from copy to copy and each has an update of its own. Both have the bits of one layer.",
+        help="How copies come to one gradient: central, where one update gives weights to all; chain, where sums go "
+        "from copy to copy and each has an update of its own; ring, where each copy begins with some of the tensors, "
+        "so that all links carry alike. All have the bits of one layer.",
     ),
 ]
 Compress = Annotated[

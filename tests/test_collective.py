@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from hdl.engine.codec.collective import Collective, Exchange, Noise
+from hdl.engine.codec.collective import AllReduce, Collective, Noise
 from hdl.engine.codec.integer_codec import Cut, IntegerCodec, with_feedback
 from hdl.fixed import IntArray
 
@@ -102,7 +102,7 @@ def test_a_ring_is_what_copies_make_that_send_each_other_blocks(
 ) -> None:
     gradients, noise = drawn(copies, elements)
     ring = [Copy(number, copies, elements, codec, feedback) for number in range(copies)]
-    exchange = Exchange(Collective.RING, codec, feedback)
+    exchange = AllReduce(Collective.RING, codec, feedback)
     for batch, random16 in zip(gradients, noise, strict=True):
         for copy, gradient, bits in zip(ring, batch, random16, strict=True):
             copy.begin(gradient, bits)
@@ -118,7 +118,7 @@ def test_a_ring_is_what_copies_make_that_send_each_other_blocks(
 @pytest.mark.parametrize("collective", Collective)
 def test_without_a_codec_all_give_the_sum(collective: Collective) -> None:
     gradients = [gradient // 8 for gradient in drawn(5, 33)[0][3]]
-    exchange = Exchange(collective)
+    exchange = AllReduce(collective)
     assert np.array_equal(exchange.run(gradients), np.sum(gradients, axis=0))
     assert exchange.ratio == 1.0
 
@@ -139,7 +139,7 @@ def test_what_all_decode_is_off_by_a_bound_a_copy_and_feedback_makes_up_for_it(
         return draw.integers(0, 1 << 16, end - first)
 
     for feedback in (False, True):
-        exchange, total = Exchange(collective, codec, feedback), np.zeros(64, np.int64)
+        exchange, total = AllReduce(collective, codec, feedback), np.zeros(64, np.int64)
         for _ in range(batches):
             made = exchange.run(gradients, noise)
             assert np.abs(made - wanted).max() <= (1 + feedback) * copies * codec.worst_error
@@ -154,7 +154,7 @@ def test_what_all_decode_is_off_by_a_bound_a_copy_and_feedback_makes_up_for_it(
 def test_what_is_added_in_one_place_is_what_each_copy_codes_of_its_own() -> None:
     codec = IntegerCodec(5)
     gradients = [gradient // 32 for gradient in drawn(4, 64)[0][3]]
-    made = Exchange(Collective.CENTRAL, codec).run(gradients)
+    made = AllReduce(Collective.CENTRAL, codec).run(gradients)
     assert np.array_equal(made, np.sum([codec.decode(*codec.encode(gradient)) for gradient in gradients], axis=0))
 
 
@@ -164,13 +164,13 @@ def test_a_chain_codes_the_sum_that_each_copy_hands_on() -> None:
     total = np.zeros(64, np.int64)
     for gradient in gradients:
         total = codec.decode(*codec.encode(total + gradient))
-    assert np.array_equal(Exchange(Collective.CHAIN, codec).run(gradients), total)
+    assert np.array_equal(AllReduce(Collective.CHAIN, codec).run(gradients), total)
 
 
 def test_bits_that_are_sent_are_counted() -> None:
     # one of each tag from each of two copies
     gradients = [np.array([0, 1 << 8, 1 << 14], np.int64)] * 2
-    exchange = Exchange(Collective.CENTRAL, IntegerCodec(5))
+    exchange = AllReduce(Collective.CENTRAL, IntegerCodec(5))
     exchange.run(gradients)
     assert (exchange.sent_elements, exchange.sent_bits) == (6, 2 * (2 + 10 + 18))
     assert exchange.ratio == 6 * 16 / 60
@@ -178,9 +178,9 @@ def test_bits_that_are_sent_are_counted() -> None:
 
 def test_gradients_of_unlike_shapes_are_refused() -> None:
     with pytest.raises(ValueError, match=r"gradients of one shape are exchanged, not of \[\(2,\), \(3,\)\]"):
-        Exchange(Collective.RING).run([np.zeros(2, np.int64), np.zeros(3, np.int64)])
+        AllReduce(Collective.RING).run([np.zeros(2, np.int64), np.zeros(3, np.int64)])
 
 
 def test_a_codec_of_another_width_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^a codec of 12 bits can't code sums of 16; take one width$"):
-        Exchange(Collective.CHAIN, IntegerCodec(2, width=12))
+        AllReduce(Collective.CHAIN, IntegerCodec(2, width=12))

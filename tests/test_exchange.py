@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -11,7 +13,7 @@ import numpy as np
 import pytest
 
 from dagtrain.graph.executor import Executor
-from dagtrain.graph.ir import Graph, GraphError
+from dagtrain.graph.ir import Graph, GraphError, Node
 from dagtrain.graph.storage import load_graph, save_graph
 from dagtrain.passes.exchange import COPY, Exchanging, parse_exchange
 from dagtrain.passes.insert_forks import insert_forks
@@ -27,14 +29,16 @@ from hdl.layers.exchange.exchange import Exchange
 from hdl.random_bits import hash32, high_half, requantise_by_element
 from hdl.recipe import Recipe
 from hdl.simulate import Backend
+from hdl.tensor import Kind
 from tests.flow_support import new_case
 from tests.layer_support import assert_equal_bits, design_of, make_case
 from tests.mutated import Mutator
 from tests.suites import quick
-from tests.test_copies import SETS, check_circuits, net, of_one, same, trained
+from tests.test_copies import SETS, check_circuits, copy_of, net, of_one, same, trained
 
 CHAIN = Exchanging(Collective.CHAIN)
 CODED = Exchanging(Collective.CHAIN, (4, 7, Cut.STOCHASTIC))
+RING, CODED_RING = (replace(way, collective=Collective.RING) for way in (CHAIN, CODED))
 SHAPE = (3, 5)
 
 
@@ -53,9 +57,10 @@ def weights_of(executor: Executor) -> dict[str, list[IntArray]]:
 
 
 @pytest.mark.parametrize("name", quick(3, SETS))
-def test_an_exact_chain_has_the_bits_of_one(name: str) -> None:
+@pytest.mark.parametrize("way", [CHAIN, RING], ids=["chain", "ring"])
+def test_exact_sums_from_copy_to_copy_have_the_bits_of_one(way: Exchanging, name: str) -> None:
     one, wanted = of_one(5, 3)
-    several, results = trained(chained(name, CHAIN))
+    several, results = trained(chained(name, way))
     assert same(results, wanted)
     weights, wanted_weights = several.parameters(), one.parameters()
     assert all(np.array_equal(weights[key], wanted_weights[key]) for key in wanted_weights)
@@ -76,7 +81,7 @@ def test_hops_of_a_codec_are_those_of_its_golden_model(copies: int, codec: tuple
         for copy in range(copies)
     ]  # fmt: skip
     states = [hop.start({}) for hop in hops]
-    whole = collective.Exchange(Collective.CHAIN, integers)
+    whole = collective.AllReduce(Collective.CHAIN, integers)
     for batch in range(3):
         sums = [rng.integers(-(1 << 27), 1 << 27, SHAPE) >> int(rng.integers(0, 20)) for _ in hops]
         made: dict[str, IntArray] = {}
@@ -92,6 +97,80 @@ def test_hops_of_a_codec_are_those_of_its_golden_model(copies: int, codec: tuple
             return high_half(hash32(np.arange(first, end), batch, hops[copy].key("hop")))
 
         assert np.array_equal(made["g_sum"], whole.run(rounded, noise))
+
+
+def exchanges(graph: Graph) -> dict[str, list[Node]]:
+    """Edge of a sum -> hops that make it, in their order."""
+    found: dict[str, list[Node]] = {}
+    for node in graph.nodes:
+        if isinstance(node.layer, Exchange):
+            found.setdefault(node.name.rpartition(".exchange")[0], []).append(node)
+    return {edge: sorted(hops, key=place_of) for edge, hops in found.items()}
+
+
+def place_of(hop: Node) -> int:
+    assert isinstance(hop.layer, Exchange)
+    return hop.layer.copy
+
+
+@pytest.mark.parametrize("copies", [2, 3])
+def test_a_ring_is_algorithm_1_over_all_gradients_in_blocks_of_whole_tensors(copies: int) -> None:
+    """Beside the golden model of the collective, which messages from copy to copy have made (`test_collective`)."""
+    graph = chained("two of all" if copies == 2 else "three of all", CODED_RING)
+    hops = exchanges(graph)
+    first = {edge: copy_of(found[0]) for edge, found in hops.items()}
+    assert set(first.values()) == set(range(copies))
+    # block by block, as Algorithm 1 cuts one vector
+    edges = sorted(hops, key=lambda edge: (first[edge], edge))
+    sizes = {edge: hops[edge][0].layer.elements for edge in edges}  # type: ignore[attr-defined]
+    ends = tuple(sum(sizes[edge] for edge in edges if first[edge] <= block) for block in range(copies))
+    whole = collective.AllReduce(Collective.RING, IntegerCodec(4, cut=Cut.STOCHASTIC), ends=ends)
+    executor = Executor(graph)
+    for batch in range(3):
+        seen: dict[str, IntArray] = {}
+        executor.step(synthetic_feeds(graph, 5, 50 + batch), seen.__setitem__)
+        gradients, noise = [], []
+        for copy in range(copies):
+            own, drawn = [], []
+            for edge in edges:
+                (layer,) = (hop.layer for hop in hops[edge] if copy_of(hop) == copy)
+                assert isinstance(layer, Exchange)
+                sums = seen[f"{edge}.own{COPY}{copy}"]
+                rounded = requantise_by_element(sums, layer.fraction_bits, layer.g_fixed, batch, layer.key("copy"))
+                own.append(rounded.ravel())
+                drawn.append(high_half(hash32(np.arange(sums.size), batch, layer.key("hop"))))
+            gradients.append(np.concatenate(own))
+            noise.append(np.concatenate(drawn))
+        made = whole.run(gradients, lambda copy, start, end, noise=noise: noise[copy][start:end])
+        assert np.array_equal(made, np.concatenate([seen[f"{edge}.sum"].ravel() for edge in edges]))
+        for edge in edges:
+            assert all(np.array_equal(seen[f"{edge}{COPY}{copy}"], seen[f"{edge}.sum"]) for copy in range(copies))
+
+
+def test_blocks_of_a_ring_are_as_even_as_whole_tensors_let_them_be() -> None:
+    sizes = {"a": (50, 3), "b": (40, 3), "c": (30, 3), "d": (30, 3), "e": (20, 3), "f": (7, 2), "g": (7, 2)}
+    assert RING.firsts(sizes) == {"a": 0, "b": 1, "c": 2, "d": 2, "e": 1, "f": 0, "g": 1}
+    assert set(CHAIN.firsts(sizes).values()) == {0}
+
+
+def test_a_ring_has_no_copy_that_sends_twice_what_all_do_on_average() -> None:
+    """Copies of a chain that are neither its first nor its last send each tensor twice."""
+
+    def most(way: Exchanging) -> float:
+        graph = chained("three of all", way)
+        sent = Counter[int]()
+        for _, producer, source, consumer, sink in graph.streams:
+            if sink.tensor.kind is Kind.GRADIENT and copy_of(producer) != copy_of(consumer):
+                sent[copy_of(producer)] += source.tensor.elements
+        return max(sent.values()) / sum(sent.values()) * 3
+
+    assert most(CHAIN) == 1.5
+    assert most(RING) < 1.2
+
+
+def test_blocks_that_are_none_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"blocks that end at \[2, 4\] are not those of 2 copies of 5 elements"):
+        collective.AllReduce(Collective.RING, ends=(2, 4)).run([np.zeros(5, np.int64)] * 2)
 
 
 def test_copies_of_a_coded_chain_stay_equal_and_learn_otherwise_than_one() -> None:
@@ -127,8 +206,8 @@ def test_a_chain_is_kept_in_files(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "way"),
-    [("a convolution", CHAIN), ("a convolution", CODED), ("three of all", CHAIN)],
-    ids=["exact", "coded", "three exact"],
+    [("a convolution", CHAIN), ("a convolution", CODED), ("three of all", CHAIN), ("three of all", CODED_RING)],
+    ids=["exact", "coded", "three exact", "ring of three"],
 )
 def test_circuits_of_a_chain_on_slow_links_train_to_the_bits_of_the_emulator(
     name: str, way: Exchanging, tmp_path: Path
@@ -176,9 +255,8 @@ def test_sums_of_no_copy_and_codecs_of_other_widths_are_refused() -> None:
 @pytest.mark.parametrize(
     ("way", "compress", "message"),
     [
-        ("ring", "none", "--exchange ring wants a buffer of each tensor, and no circuit has one; take chain"),
-        ("star", "none", "--exchange 'star' is no way to exchange gradients; take central or chain"),
-        ("central", "integer:5", "--compress is for gradients that go from copy to copy; give --exchange chain, too"),
+        ("star", "none", "--exchange 'star' is no way to exchange gradients; take central, chain or ring"),
+        ("central", "integer:5", "--compress is for gradients that go from copy to copy; give --exchange ring or"),
         ("chain", "float:5", "--compress 'float:5' is no codec; give none, or integer:DROP"),
         ("chain", "integer:-1", "--compress 'integer:-1' is no codec; give none, or integer:DROP"),
         ("chain", "integer:5:7:up", "--compress 'integer:5:7:up' is no codec; give none, or integer:DROP"),

@@ -84,17 +84,40 @@ class Exchanging:
                 cure = f"take at most {RATIO}{most / 100:g}, or what was measured"
                 yield Problem(f"{what} {width} bits with a tag of {TAG_BITS}", cure)
 
-    def nodes(self, node: Node, edge: str, rounded: GradientSum, widths: tuple[int, ...]) -> Iterator[Node]:
-        """What makes ``<edge>@0``, … of ``<edge>.own@0``, …: hops of the chain, and what hands its end round.
+    @property
+    def apart(self) -> bool:
+        """Whether each copy has an update of its own."""
+        return self.collective is not Collective.CENTRAL
+
+    def firsts(self, sizes: Mapping[str, tuple[int, int]]) -> dict[str, int]:
+        """Edge of gradients -> the copy with which their sum begins: of a chain the first, of a ring that of their
+        block.  Blocks are whole tensors, one a copy, as even as these let them be: the largest first, each to the block
+        that has least.
+
+        ``sizes``: edge -> elements, copies."""
+        if self.collective is not Collective.RING:
+            return dict.fromkeys(sizes, 0)
+        blocks = {copies: [0] * copies for _, copies in sizes.values()}
+        found: dict[str, int] = {}
+        for edge, (elements, copies) in sorted(sizes.items(), key=lambda item: (-item[1][0], item[0])):
+            block = blocks[copies]
+            found[edge] = block.index(min(block))
+            block[found[edge]] += elements
+        return found
+
+    def nodes(self, node: Node, edge: str, rounded: GradientSum, widths: tuple[int, ...], first: int) -> Iterator[Node]:
+        """What makes ``<edge>@0``, … of ``<edge>.own@0``, …: hops from copy ``first`` on round all, and what hands the
+        sum round.
 
         ``rounded``: what would round the sum of one engine; ``widths``: bits of each copy's sums."""
         copies = len(widths)
+        order = [(first + hop) % copies for hop in range(copies)]
         made = f"{edge}.sum"
-        for copy in range(copies):
+        for hop, copy in enumerate(order):
             inputs = {"g": named(f"{edge}.own", copy)}
-            if copy:
-                inputs["ring_in"] = named(f"{edge}.ring", copy - 1)
-            last = copy == copies - 1
+            if hop:
+                inputs["ring_in"] = named(f"{edge}.ring", order[hop - 1])
+            last = hop == copies - 1
             outputs = {"g_sum": made} if last else {"ring_out": named(f"{edge}.ring", copy)}
             layer = Exchange(
                 shape=rounded.shape,
@@ -102,9 +125,9 @@ class Exchanging:
                 tile=rounded.tile,
                 w_lanes=rounded.w_lanes,
                 tensor_id=rounded.tensor_id,
-                copy=copy,
+                copy=hop,
                 copies=copies,
-                widths=widths,
+                widths=tuple(widths[each] for each in order),
                 fraction_bits=rounded.s_fixed.fraction_bits,
                 g_fixed=rounded.g_fixed,
                 codec=self._codec(rounded),
@@ -113,11 +136,10 @@ class Exchanging:
             )
             name, layer_of = named(f"{edge}.exchange", copy), named(node.layer_of, copy)
             yield Node(name, layer, inputs, outputs, {}, Role.SUM, layer_of, node.whole)
-        yield from self._round(node, edge, rounded, copies)
+        yield from self._round(node, edge, rounded, [order[-1], *order[:-1]])
 
-    def _round(self, node: Node, edge: str, rounded: GradientSum, copies: int) -> Iterator[Node]:
-        """From the last copy to the first one, and from copy to copy; the one before the last has nobody to tell."""
-        order = [copies - 1, *range(copies - 1)]
+    def _round(self, node: Node, edge: str, rounded: GradientSum, order: Sequence[int]) -> Iterator[Node]:
+        """From copy to copy, in this order; the last one has nobody to tell."""
         comes = f"{edge}.sum"
         for copy, after in pairwise(order):
             goes = named(edge, after) if after == order[-1] else named(f"{edge}.round", after)
@@ -147,13 +169,10 @@ CENTRAL = Exchanging()
 def parse_exchange(exchange: str, compress: str) -> Exchanging:
     """Of ``--exchange`` and ``--compress``.  Raises `DagtrainError` with all that is wrong."""
     problems: list[Problem] = []
-    built = (Collective.CENTRAL.value, Collective.CHAIN.value)
-    if exchange == Collective.RING.value:
-        problems.append(Problem("--exchange ring wants a buffer of each tensor, and no circuit has one", "take chain"))
-    elif exchange not in built:
-        problems.append(
-            Problem(f"--exchange {exchange!r} is no way to exchange gradients", f"take {' or '.join(built)}")
-        )
+    built = [collective.value for collective in (Collective.CENTRAL, Collective.CHAIN, Collective.RING)]
+    if exchange not in built:
+        cure = f"take {', '.join(built[:-1])} or {built[-1]}"
+        problems.append(Problem(f"--exchange {exchange!r} is no way to exchange gradients", cure))
     codec, percent = None, 0
     if compress != NO_CODEC:
         text, *more = compress.split(",")
@@ -166,7 +185,7 @@ def parse_exchange(exchange: str, compress: str) -> Exchanging:
                 codec = found
         if exchange == Collective.CENTRAL.value:
             problems.append(
-                Problem("--compress is for gradients that go from copy to copy", "give --exchange chain, too")
+                Problem("--compress is for gradients that go from copy to copy", "give --exchange ring or chain, too")
             )
     if problems:
         raise DagtrainError.listing("", problems)

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import cached_property
 
 from dagtrain.graph.ir import Graph, GraphError, Node, Role, Stage
 from dagtrain.passes.apply import graph_pass
 from dagtrain.passes.exchange import CENTRAL, Exchanging, named
 from dagtrain.passes.widths import near
-from hdl.engine.codec.collective import Collective
 from hdl.errors import DagtrainError, Problem, ShapeError
 from hdl.layers.base import Layer
 from hdl.layers.capabilities import Advancing, RoundedApart, of_copy, rounded_apart
@@ -54,13 +54,13 @@ def replicate(graph: Graph, copies: Mapping[str, int], exchange: Exchanging = CE
     2. What one node makes for the other passes from copy to copy where both have as many copies.  Elsewhere it is
        collected by ``<edge>.collect`` and dealt out by ``<edge>.deal<copies>``.
     3. Gradients become exact sums, which ``<edge>.sum`` adds and rounds.  Weights go to all copies.  Where ``exchange``
-       is a chain, they pass ``<edge>.exchange@0``, ``@1``, …, and there is an update for each copy.
+       is a chain or a ring, they pass ``<edge>.exchange@0``, ``@1``, …, and there is an update for each copy.
     4. Patterns pass over what the host's streams need: inputs, labels and losses.  One copy is the layer itself.
 
     Raises `GraphError` with all that is wrong: a pattern that no layer matches, layers that can't have copies, or not
     so many, a layer of two numbers of copies."""
     chosen, problems = _chosen(graph, copies)
-    several = exchange.collective is Collective.CHAIN
+    several = exchange.apart
     counts = {
         node.name: chosen[node.whole]
         for node in graph.nodes
@@ -201,8 +201,7 @@ class _Copying:
     def _made(self, node: Node, source: str, edge: str, copy: int) -> str:
         """The edge that a copy of a node makes: what is to be exchanged has another name than what becomes of it."""
         gradient = any(port.name == source for port in gradients(node.layer)) and not node.layer.works_per_batch
-        chain = self.exchange.collective is Collective.CHAIN
-        return named(f"{edge}.own" if gradient and chain else edge, copy)
+        return named(f"{edge}.own" if gradient and self.exchange.apart else edge, copy)
 
     def _read(self, node: Node, sink: str, edge: str, copy: int, count: int) -> str:
         """The edge that a copy of a node reads in place of one."""
@@ -210,7 +209,7 @@ class _Copying:
         there = self.counts.get(maker.name, 1)
         if node.layer.port(sink).tensor.kind.per_batch:
             # what is made once a batch is equal at all copies, where each has its own
-            own = self.exchange.collective is Collective.CHAIN and there > 1
+            own = self.exchange.apart and there > 1
             return named(edge, copy % there) if own else edge
         if there == count:
             return named(edge, copy) if count > 1 else edge
@@ -226,7 +225,7 @@ class _Copying:
 
     def _exchanged(self, node: Node, engines: Sequence[Node]) -> Iterator[Node]:
         """What makes gradients of those of a node's copies."""
-        if self.exchange.collective is Collective.CENTRAL:
+        if not self.exchange.apart:
             yield from summed(node, engines)
             return
         for port in gradients(node.layer):
@@ -234,7 +233,19 @@ class _Copying:
             rounded = node.layer.roundings[port.name]
             assert isinstance(rounded, GradientSum)
             widths = tuple(engine.layer.port(port.name).tensor.fixed.width for engine in engines)
-            yield from self.exchange.nodes(node, node.outputs[port.name], rounded, widths)
+            edge = node.outputs[port.name]
+            yield from self.exchange.nodes(node, edge, rounded, widths, self._firsts[edge])
+
+    @cached_property
+    def _firsts(self) -> dict[str, int]:
+        """Edge of gradients that copies exchange -> the copy with which the sum begins."""
+        sizes = {
+            node.outputs[port.name]: (port.tensor.elements, self.counts[node.name])
+            for node in self.graph.nodes
+            if node.name in self.counts and not node.layer.works_per_batch
+            for port in gradients(node.layer)
+        }
+        return self.exchange.firsts(sizes)
 
     def _collect(self, maker: Node, source: Port, edge: str, count: int) -> Node:
         inputs = {f"x{copy}": named(edge, copy) for copy in range(count)}

@@ -36,16 +36,18 @@ class Collective(Enum):
 
 
 @dataclass
-class Exchange:
+class AllReduce:
     """Between copies, batch after batch.
 
     ``codec``: None hands sums on as they are, in ``width`` bits.  ``feedback``: copies keep what coding took of each
-    element, and add it to the next batch's.  Raises ValueError for a codec of another width."""
+    element, and add it to the next batch's.  ``ends``: where the blocks of a ring end, one a copy; by default they are
+    even.  Raises ValueError for a codec of another width."""
 
     collective: Collective
     codec: IntegerCodec | None = None
     feedback: bool = False
     width: int = 16
+    ends: tuple[int, ...] = ()
     # of each copy, while there is feedback
     residuals: list[IntArray] = field(default_factory=list)
     # of all elements that were sent, coded
@@ -83,7 +85,9 @@ class Exchange:
         everyone = list(range(copies))
         if self.collective is not Collective.RING:
             return [(everyone, 0, elements)]
-        ends = [elements * block // copies for block in range(copies + 1)]
+        ends = [0, *self.ends] if self.ends else [elements * block // copies for block in range(copies + 1)]
+        if len(ends) != copies + 1 or ends != sorted(ends) or ends[-1] != elements:
+            raise ValueError(f"blocks that end at {ends[1:]} are not those of {copies} copies of {elements} elements")
         return [(everyone[block:] + everyone[:block], ends[block], ends[block + 1]) for block in everyone]
 
     def _saturated(self, elements: IntArray) -> IntArray:
