@@ -71,6 +71,8 @@ class Step:
     # what --json printed; empty if it failed
     result: dict[str, Any]
     error: str
+    # user and system time of the process and all that it started
+    cpu_seconds: float
 
 
 def main() -> None:
@@ -175,9 +177,11 @@ def dagtrain(command: str, *words: object, cache: str | None = None) -> Step:
         errors.seek(0)
         text, error = output.read(), errors.read().strip()
     seconds, memory = time.perf_counter() - start, usage.ru_maxrss / 2**20
-    if child.returncode:
-        return Step(seconds, memory, {}, error or f"exit code {child.returncode}")
-    return Step(seconds, memory, {command: json.loads(text)}, "")
+    cpu_seconds = usage.ru_utime + usage.ru_stime
+    # a verdict that is negative is a result too
+    if child.returncode and not text:
+        return Step(seconds, memory, {}, error or f"exit code {child.returncode}", cpu_seconds)
+    return Step(seconds, memory, {command: json.loads(text)}, "", cpu_seconds)
 
 
 if __name__ == "__main__":

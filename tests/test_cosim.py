@@ -213,13 +213,15 @@ def test_a_run_is_optimised_from_the_cycles_on_where_that_pays(tmp_path: Path, m
     assert asked == [False, True]
 
 
-@pytest.mark.parametrize("units", [1, 3])
+@pytest.mark.parametrize("units", [1, 3, "as many as files"])
 def test_a_loop_longer_than_verilator_unrolls_by_itself_is_built(
-    units: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    units: int | str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # of C++: what runs often in one for each core, what runs once in the last
+    # of C++: what runs often in one for each core, what runs once in the last, and none of them is large
     monkeypatch.setattr("os.sched_getaffinity", lambda _process: {0, 1})
-    monkeypatch.setattr(verilator, "LARGE_BYTES", 0 if units > 1 else 10**9)
+    monkeypatch.setattr(verilator, "LARGE_BYTES", 10**9 if units == 1 else 0)
+    if isinstance(units, str):
+        monkeypatch.setattr(verilator, "MOST_UNIT_BYTES", 1)
     bench = tmp_path / "bench.v"
     bench.write_text(
         "module dagtrain_bench(input clk, input rst, output finished, stuck, output [31:0] progress,\n"
@@ -231,7 +233,10 @@ def test_a_loop_longer_than_verilator_unrolls_by_itself_is_built(
         f"endmodule // {time.time_ns()}\n"
     )
     program = build(tmp_path / "sim", [bench], Simulator.VERILATOR)
-    assert len(list((tmp_path / "sim" / "obj").glob("unit*.o"))) == units
+    obj = tmp_path / "sim" / "obj"
+    files = len(list(obj.glob("*.cpp")))
+    assert files > 3
+    assert len(list(obj.glob("unit*.o"))) == (files if isinstance(units, str) else units)
     assert execute(program, tmp_path, lambda _: None).frame_cycles == tuple(range(1, 11))
     # the same texts elsewhere are not built again, others are
     assert build(tmp_path / "again", [bench], Simulator.VERILATOR) == program

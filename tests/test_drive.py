@@ -191,10 +191,11 @@ def test_a_killed_driver_s_checkpoint_ends_in_the_bits_of_an_uninterrupted_one(c
     assert_same(run, whole)
 
 
-def test_ctrl_c_keeps_a_checkpoint(case: Case, tmp_path: Path) -> None:
+def test_ctrl_c_keeps_a_checkpoint_and_tells_what_was_compared(case: Case, tmp_path: Path) -> None:
     run = tmp_path / "run.npz"
     with cluster(case, tmp_path, "--pause", "0.05") as found:
-        program = _program(["drive", *found, "--epochs", "50", "--save", run, "--every", "2", "--out", case.out])
+        often = ["--epochs", "50", "--save", run, "--every", "2", "--compare"]
+        program = _program(["drive", *found, *often, "--out", case.out])
         try:
             _until(run.exists)
             program.send_signal(signal.SIGINT)
@@ -206,6 +207,12 @@ def test_ctrl_c_keeps_a_checkpoint(case: Case, tmp_path: Path) -> None:
     batches = json.loads(str(arrays(run)["document"]))["batches"]
     assert f"a checkpoint stands at batch {batches}: --resume {run} goes on" in error
     assert "Traceback" not in error
+    # these devices train nothing, so what the emulator has beside them differs
+    assert f"\n{batches} batches and " in error
+    assert " against the emulator: MISMATCH: batch 1: loss " in error
+    told = json.loads((case.out / "drive" / "drive.json").read_text())
+    assert (told["batches"], told["compared"]["batches"]) == (batches, batches)
+    assert told["compared"]["words"] > 100
 
 
 class _Trap:

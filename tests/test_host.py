@@ -6,9 +6,10 @@ import asyncio
 import random
 import socket
 import struct
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -128,7 +129,10 @@ def test_ends_of_streams_see_what_breaks_their_rules() -> None:
 # ---- two endpoints
 
 
-def _end(number: int, other: int, form: FrameFormat, *, first: int = 0, digest: int = 1) -> Endpoint:
+def _end(
+    number: int, other: int, form: FrameFormat, *, first: int = 0, digest: int = 1, credits: int = 8,
+    kind: type[Endpoint] = Endpoint,
+) -> Endpoint:  # fmt: skip
     """An end of a pair with a stream each way, whose numbers begin at ``first``."""
     rules = Rules(
         window=8, replay_beats=8 * form.payload_beats, word_bytes=form.word_bytes, timer_cycles=1, ack_cycles=2000
@@ -147,12 +151,12 @@ def _end(number: int, other: int, form: FrameFormat, *, first: int = 0, digest: 
                 place=("127.0.0.1", 1),
                 peer=peer,
                 rules=rules,
-                outgoing={out: Outgoing(out, layout, 8)},
-                incoming={into: Incoming(into, layout, 8)},
+                outgoing={out: Outgoing(out, layout, credits)},
+                incoming={into: Incoming(into, layout, credits)},
             )
         ]
 
-    return Endpoint(number, form, 5, pairs)
+    return kind(number, form, 5, pairs)
 
 
 def test_numbers_of_frames_go_round_between_two_endpoints() -> None:
@@ -517,6 +521,64 @@ def test_the_timer_allows_for_round_trips_that_differ() -> None:
     assert 100_000 <= timer(*[100_000] * 30) < 102_000
     assert timer(*[50_000, 150_000] * 15) > 250_000
     assert timer(*[500] * 30) == LEAST_TIMER_US
+
+
+class _Queued(Endpoint):
+    """An end at a time that it is told, whose frames wait to be taken."""
+
+    time_us = 0
+
+    def __init__(self, *given: Any) -> None:
+        self.queue: deque[bytes] = deque()
+        super().__init__(*given)
+
+    @property
+    def is_open(self) -> bool:
+        return True
+
+    def now(self) -> int:
+        return self.time_us
+
+    def _send(self, pair: Pair, frame: Frame) -> None:
+        del pair
+        self.queue.append(self.form.datagram(frame))
+
+    def _set_timer(self, now: int) -> None:
+        pass
+
+
+@pytest.mark.parametrize("frame_ms", [5, 20, 60])
+def test_little_is_sent_again_where_frames_queue_for_longer_than_the_timer(frame_ms: int) -> None:
+    """A device in simulation takes a window of frames in no time known before, behind a cable that loses none."""
+    form = FrameFormat(word_bits=64, mtu=576)
+    ends = [_end(a, b, form, credits=1 << 12, kind=_Queued) for a, b in ((HOST, 3), (3, HOST))]
+    host, device = (end for end in ends if isinstance(end, _Queued))
+    (pair,), (answering,) = host.pairs.values(), device.pairs.values()
+    (outgoing,), (incoming,) = pair.outgoing.values(), answering.incoming.values()
+    tensors = np.arange(20 * 30_000).reshape(-1, 20) % 251
+    outgoing.offer(outgoing.layout.encode(tensors))
+
+    def pass_ms(count: int, each_ms: int) -> None:
+        for _ in range(count):
+            host.time_us = device.time_us = host.time_us + 1000
+            for end in (host, device):
+                end.work()
+            while device.queue:
+                host.hear(device.queue.popleft(), pair.place, host.now())
+            for _ in range(1 if host.time_us // 1000 % each_ms == 0 else 0):
+                if host.queue:
+                    device.hear(host.queue.popleft(), answering.place, device.now())
+            while incoming.tensors:
+                incoming.get()
+
+    pass_ms(200 * frame_ms, frame_ms)
+    assert pair.sent[FrameType.DATA] > 100
+    assert pair.retransmitted < 0.2 * pair.sent[FrameType.DATA]
+    assert pair.rtt_us is not None
+    assert pair.rtt_us > 4000 * frame_ms
+    # where the cable is fast again the timer follows
+    pass_ms(1500, 1)
+    assert pair.timed_rules().timer_cycles < 2 * LEAST_TIMER_US
 
 
 def test_a_file_of_addresses_is_read_as_it_was_written(tmp_path: Path) -> None:

@@ -36,12 +36,14 @@ from dagtrain.schedule.schedule import schedule
 from dagtrain.schedule.wired import Wired
 from dagtrain.simulate import events
 from dagtrain.simulate.events import DeadlockError, Events, simulate_events
+from dagtrain.simulate.events_kernel import SENDER_WORDS
 from dagtrain.simulate.fast import simulate_fast
 from dagtrain.simulate.result import Bound
 from dagtrain.training.feeds import synthetic_feeds
 from hdl.cache import cache_folder
 from hdl.errors import DagtrainError
 from hdl.fixed import FloatArray
+from hdl.layers.wiring.fork import Fork
 from hdl.recipe import Recipe
 from hdl.simulate.models.link import LEAST_LATENCY
 from tests.cosim_support import (
@@ -177,6 +179,47 @@ def test_long_tensors_in_runs_of_beats_take_about_the_same_cycles(monkeypatch: p
     coarse = simulate_events(wired, 6)
     assert coarse.turns < fine.turns / 3
     assert coarse.last[name] == pytest.approx(fine.last[name], rel=0.01)
+
+
+def test_a_fifo_in_dram_behind_the_network_takes_what_arrives_and_gives_its_credits_back() -> None:
+    plain = on_chip(branch_net(), BRANCH_CYCLES)
+    port = plain.graph.by_name["relu1"].layer.port("mask")
+    hop = Hop(source="one", target="two", cycles=5, word=port.lanes, credits=8, credit_batch=4)
+    # less than waits there, if credits were all the room that there is
+    crossing = replace(plain, hops={STASH: hop})
+    with pytest.raises(DeadlockError, match=rf"full: {re.escape(STASH)} "):
+        simulate_events(crossing, 4)
+    stored = replace(crossing, stored={STASH: 20})
+    happened = simulate_events(stored, 4, keep=True)
+    assert happened.cycles == pytest.approx(simulate_events(plain, 4).cycles, rel=0.02)
+    held = np.arange(1, len(happened.written[STASH]) + 1)
+    held -= np.searchsorted(happened.read[STASH], happened.written[STASH])
+    assert hop.credits < held.max() <= plain.fifo_beats[STASH] + hop.credits + SENDER_WORDS + 2
+    # a FIFO of a tensor, the least there, holds frames up
+    shallow = replace(stored, fifo_beats={**plain.fifo_beats, STASH: 1})
+    slow = simulate_events(shallow, 4, keep=True)
+    assert slow.cycles > 1.1 * happened.cycles
+    held = np.arange(1, len(slow.written[STASH]) + 1) - np.searchsorted(slow.read[STASH], slow.written[STASH])
+    assert held.max() <= port.beats + hop.credits + SENDER_WORDS + 2
+
+
+def test_no_run_is_longer_than_what_a_receiver_before_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights that a fork gives on, of which few words are on their way at a time."""
+    plain = on_chip(residual_net(BATCH), 300)
+    edge = next(
+        node.inputs[node.layer.sinks[0].name]
+        for node in plain.graph.nodes
+        if isinstance(node.layer, Fork)
+        and node.layer.sinks[0].tensor.kind.per_batch
+        and node.layer.sinks[0].elements >= 64
+    )
+    hop = Hop(source="one", target="two", cycles=5, word=4, credits=4, credit_batch=2)
+    wired = replace(plain, hops={edge: hop})
+    fine = simulate_events(wired, 6, fine=True)
+    monkeypatch.setattr(events, "RUNS", 2)
+    coarse = simulate_events(wired, 6)
+    assert coarse.turns < fine.turns
+    assert coarse.cycles == pytest.approx(fine.cycles, rel=0.05)
 
 
 def test_events_know_no_stalls(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from dagtrain.cosim.efficiency import WELL_USED, EngineMeasurements, Measurement
 from dagtrain.cosim.inside import Inner, read_inside
 from dagtrain.cosim.ranks import simulate_on_ranks
 from dagtrain.cosim.resets import train_through_resets
-from dagtrain.cosim.simulator import Simulator, step_ps
+from dagtrain.cosim.simulator import Simulator, is_long, step_ps
 from dagtrain.cosim.testbench import simulate_under_myhdl
 from dagtrain.cosim.timeline import STRETCHES
 from dagtrain.cosim.trace import traced_streams
@@ -275,27 +275,29 @@ def _work(folder: Path, workspace: Workspace, options: CosimOptions, progress: P
     plan, ready, modules = load_plan(workspace), prepared(workspace, options), library()
     delivered, graph = ready.delivered, ready.graph
     bench, stretch = folder / "bench", max(1, plan.batch_cycles // STRETCHES)
+    # a batch may take many times as long as its frames: what fills and drains the pipeline counts
+    optimise = is_long(options.batches * plan.batch_cycles)
     with ExitStack() as stack:
         engines = stack.enter_context(EngineMeasurements(graph, modules, delivered)) if options.efficiency else None
         if options.reset:
-            outcome = _through_resets(ready, bench, options.seed, progress)
+            outcome = _through_resets(ready, bench, options.seed, optimise, progress)
         elif options.simulator == "myhdl":
             outcome = simulate_under_myhdl(
                 delivered, graph, modules, ready.feeds, bench, ready.network, ready.memory, options.stall,
-                options.seed, _engine(options), progress, hold_cycles=options.hold_cycles, stretch_cycles=stretch,
+                options.seed, _engine(options), progress, optimise, options.hold_cycles, stretch,
             )  # fmt: skip
         elif options.mpi:
             outcome = simulate_on_ranks(
                 helped_ranks(), program_hash(), delivered, graph, modules, ready.feeds, bench, progress,
                 network=ready.network, host_stall_256=ready.stall_256, seed=options.seed, memory=ready.memory,
-                stretch_cycles=stretch,
+                optimise=optimise, stretch_cycles=stretch,
             )  # fmt: skip
         else:
             cycles = Window(*(parse_range(options.wave_cycles, "--wave-cycles", 0) or ()))
             inside = _inside(ready, options) if options.wave_inside else ()
             outcome = simulate_cluster(
                 delivered, graph, modules, ready.feeds, bench, Simulator(options.simulator), ready.network,
-                ready.stall_256, options.seed, progress, memory=ready.memory, hold_cycles=options.hold_cycles,
+                ready.stall_256, options.seed, progress, optimise, ready.memory, options.hold_cycles,
                 on_traces=(lambda _: None) if options.waves else None, waves=cycles.arguments if options.waves else (),
                 inside=inside, stretch_cycles=stretch,
             )  # fmt: skip
@@ -315,14 +317,14 @@ def _work(folder: Path, workspace: Workspace, options: CosimOptions, progress: P
     write_text(folder / "cosim.json", json.dumps(meta, indent=1) + "\n")
 
 
-def _through_resets(ready: Prepared, bench: Path, seed: int, progress: Progress) -> ClusterRun:
+def _through_resets(ready: Prepared, bench: Path, seed: int, optimise: bool, progress: Progress) -> ClusterRun:
     progress.begin("co-simulation")
 
     def on_beats(beats: int) -> None:
         progress.advance(0, note=f"{beats:,} beats of metrics sent to the host")
 
     run = train_through_resets(
-        ready.delivered, ready.graph, library(), ready.feeds, bench, ready.network, seed, on_beats
+        ready.delivered, ready.graph, library(), ready.feeds, bench, ready.network, seed, on_beats, optimise
     )
     progress.end()
     return run

@@ -225,7 +225,11 @@ def run(workspace: Workspace, options: DriveOptions, progress: Progress) -> Step
     if drive.interrupted:
         kept = drive.saved and options.save and options.save.exists()
         cure = f"--resume {options.save} goes on" if kept else "nothing is kept without --save"
-        raise Interrupted(f"interrupted; a checkpoint stands at batch {drive.saved}: {cure}" if kept else cure)
+        where = f"a checkpoint stands at batch {drive.saved}: {cure}" if kept else cure
+        if drive.told:
+            _result(drive, folder)
+        found = [] if drive.twin is None else [_verdict(drive.twin)]
+        raise Interrupted("\n".join([f"interrupted; {where}", *found]))
     return _result(drive, folder)
 
 
@@ -254,6 +258,11 @@ def _compared(twin: Twin) -> dict[str, Any]:
     return {"batches": twin.batches, "words": twin.words, "mismatches": twin.mismatches}
 
 
+def _verdict(twin: Twin) -> str:
+    verdict = "every bit equal" if not twin.mismatches else "MISMATCH: " + "; ".join(twin.mismatches[:5])
+    return f"{twin.batches} batches and {twin.words:,} words of state against the emulator: {verdict}"
+
+
 def _result(drive: _Drive, folder: Path) -> StepResult:
     devices = [asdict(device) for device in drive.cluster.devices]
     meta = {
@@ -278,6 +287,5 @@ def _result(drive: _Drive, folder: Path) -> StepResult:
         lines.append(f"checkpoint at batch {drive.saved}: {drive.options.save}")
     twin = drive.twin
     if twin is not None:
-        verdict = "every bit equal" if not twin.mismatches else "MISMATCH: " + "; ".join(twin.mismatches[:5])
-        lines.append(f"{twin.batches} batches and {twin.words:,} words of state against the emulator: {verdict}")
+        lines.append(_verdict(twin))
     return StepResult("drive", folder, True, tuple(lines), meta, passed=twin is None or not twin.mismatches)

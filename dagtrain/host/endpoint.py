@@ -66,11 +66,14 @@ class Pair:
     strange: int = 0
     # (acknowledgement, time) by which a round trip is being measured
     probe: tuple[int, int] | None = None
+    # times that the timer was doubled since then: of what was sent again no round trip is known, so a timer that is
+    # shorter would stay so (Karn and Partridge, SIGCOMM 1987)
+    doublings: int = 0
 
     def timed_rules(self) -> Rules:
-        """The rules with the timer that the measured round trip and the tries so far ask for."""
+        """The rules with the timer that the measured round trip and the tries since ask for (RFC 6298)."""
         base = FIRST_TIMER_US if self.rtt_us is None else int(self.rtt_us + SPREADS * self.rtt_spread_us)
-        timer = max(LEAST_TIMER_US, base) << min(DOUBLINGS, self.peer.sender.tries)
+        timer = max(LEAST_TIMER_US, base) << self.doublings
         return replace(self.rules, timer_cycles=min(MOST_TIMER_US, timer))
 
     def pack(self, form: FrameFormat) -> bytes:
@@ -122,7 +125,7 @@ class Pair:
                 error = sample - self.rtt_us
                 self.rtt_spread_us += SPREAD_SHARE * (abs(error) - self.rtt_spread_us)
                 self.rtt_us += RTT_SHARE * error
-            self.probe = None
+            self.probe, self.doublings = None, 0
 
 
 class DeviceReset(LinkFault):
@@ -295,7 +298,7 @@ class Endpoint:
             pair.foreign = frame.digest
         if frame.kind is FrameType.HELLO and frame.epoch != self.epoch and pair.peer.greeted:
             self._greeted_anew(pair)
-        pair.peer, heard = pair.peer.hear(frame, now, pair.rules)
+        pair.peer, heard = pair.peer.hear(frame, now, pair.timed_rules())
         self._heard(pair, heard, chunks, now)
 
     def _greeted_anew(self, pair: Pair) -> None:
@@ -349,6 +352,10 @@ class Endpoint:
         while True:
             before = pair.peer.sender
             pair.peer, frame = pair.peer.speak(now, rules)
+            if pair.peer.sender.tries > before.tries:
+                # all that it is asked from now on; what is sent again sets the timer anew
+                pair.doublings = min(DOUBLINGS, pair.doublings + 1)
+                rules = pair.timed_rules()
             if frame is None:
                 return
             pair.sent[frame.kind] += 1

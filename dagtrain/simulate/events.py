@@ -128,10 +128,31 @@ class _Row(NamedTuple):
     run: tuple[int, int] = (1, 1)
 
 
-def _in_runs(row: _Row, hop: Hop | None, fine: bool) -> _Row:
+def _held_shares(wired: Wired) -> dict[str, float]:
+    """Of edges over the network, and of all behind them that layers make at once of what comes there, half the share of
+    a tensor that the receiver holds beside words whose credits it keeps back: a longer run would wait for ever."""
+    shares = {}
+    for edge, _, source, _, _ in wired.graph.streams:
+        hop = wired.hops.get(edge)
+        shares[edge] = 1.0 if hop is None else (hop.credits - hop.credit_batch) * hop.word / (2 * source.elements)
+    changed = True
+    while changed:
+        changed = False
+        for node in wired.graph.nodes:
+            if node.layer.strips is not None or not node.layer.sinks:
+                continue
+            for source in node.layer.sources:
+                made, kind = node.outputs.get(source.name, ""), source.tensor.kind.per_batch
+                sinks = (port for port in node.layer.sinks if port.tensor.kind.per_batch == kind)
+                least = min((shares[node.inputs[port.name]] for port in sinks), default=1.0)
+                if made in shares and least < shares[made]:
+                    shares[made], changed = least, True
+    return shares
+
+
+def _in_runs(row: _Row, share: float, fine: bool) -> _Row:
     """An edge whose tensors are long, with ports as wide as a run of beats: a part of a row, or of what an engine makes
-    at a time, of which a tensor has `RUNS` or more, and a receiver on the network two beside those that it says nothing
-    of."""
+    at a time, of which a tensor has `RUNS` or more, and that is no more than a ``share`` of it."""
     source, sink = row.source, row.sink
     if fine or max(source.beats, sink.beats) <= 2 * RUNS:
         return row
@@ -142,9 +163,7 @@ def _in_runs(row: _Row, hop: Hop | None, fine: bool) -> _Row:
     whole, ragged = divmod(source.elements, parts * lanes)
     if ragged:
         return row
-    most = min(whole, source.elements // lanes // RUNS)
-    if hop is not None:
-        most = min(most, (hop.credits - hop.credit_batch) * hop.word // (2 * lanes))
+    most = min(whole, source.elements // lanes // RUNS, int(share * source.elements) // lanes)
     long = lanes * next(length for length in range(max(1, most), 0, -1) if whole % length == 0)
     run = long // source.lanes, long // sink.lanes
     return row._replace(source=replace(source, lanes=long), sink=replace(sink, lanes=long), run=run)
@@ -176,7 +195,8 @@ class _Builder:
     def __init__(self, wired: Wired, batches: int, keep: bool, fine: bool) -> None:
         graph = wired.graph
         self.wired, self.graph, self.batches, self.keep = wired, graph, batches, keep
-        self.rows = [_in_runs(_Row(*row), wired.hops.get(row[0]), fine) for row in graph.streams]
+        shares = _held_shares(wired)
+        self.rows = [_in_runs(_Row(*row), shares[row[0]], fine) for row in graph.streams]
         self.channel = {row.edge: number for number, row in enumerate(self.rows)}
         self.index = {node.name: number for number, node in enumerate(graph.nodes)}
         self.batch = graph.recipe.batch
@@ -389,6 +409,7 @@ class _Builder:
         if hop is not None:
             at_once = self.words_at_once(row, hop)
             column |= {
+                "stored": outside,
                 "word": hop.word * at_once,
                 "words": math.ceil(source.elements / (hop.word * at_once)),
                 "at_once": at_once,
@@ -412,7 +433,9 @@ class _Builder:
         source, sink, tensors, hop = row.source, row.sink, column["tensors"], self.wired.hops.get(row.edge)
         waiting = column["room"] if hop is None else (kernel.SENDER_WORDS + 2) * column["word"] + 2 * source.lanes
         write = waiting // source.lanes + writer.holds + SLACK
-        waiting = column["room"] if hop is None else (column["credits"] + column["credit_batch"]) * column["word"]
+        # what has left the sender and was not read: words that credits were given for, and what lies in DRAM
+        held = column["room"] if hop is None or column["stored"] else 0
+        waiting = held if hop is None else (column["credits"] + column["credit_batch"]) * column["word"] + held
         strips = self.strips[column["reader"]]
         behind = 0
         if strips is not None and sink.name in strips.stored:
@@ -422,11 +445,12 @@ class _Builder:
         read = (waiting + behind) // sink.lanes + (reader.holds + 2) * reader.unit + 2 * SLACK
         all_write, all_read = tensors * source.beats, tensors * sink.beats
         words = column["credits"] + column["credit_batch"] + SLACK if hop else 0
+        arrived = words + held // column["word"] if hop else 0
         return {
             "write_size": all_write if self.keep else min(write, all_write),
             "read_size": all_read if self.keep else min(read, all_read),
             "sent_size": words,
-            "arrived_size": words,
+            "arrived_size": arrived,
             "credit_size": column["credits"] // column["credit_batch"] + SLACK if hop else 0,
         }
 

@@ -57,8 +57,8 @@ CHANNEL = _rows(
     # of the network: elements of a word (0: none), words of a tensor, words of the wire that are one here, elements
     # of a run that waits in front of words, cycles to the other device's port and behind it, words that the receiver
     # holds, and whose credits go back together, devices, rings of times at which words left, arrived, and credits came
-    # back
-    word=int, words=int, at_once=int, door=int, cycles=float, behind=float, credits=int, credit_batch=int,
+    # back; whether what arrives goes on into a FIFO in DRAM of that room
+    stored=int, word=int, words=int, at_once=int, door=int, cycles=float, behind=float, credits=int, credit_batch=int,
     source=int, target=int,
     sent_at=int, sent_size=int, arrived_at=int, arrived_size=int, credit_at=int, credit_size=int,
     # worked out so far: beats written and read, words sent, batches of credits returned; cycles that the writer waited
@@ -863,23 +863,42 @@ def _serve(c: Rows, d: Rows, t: Tables, s: State, device: int, nodes: int, time:
     s.times[c[channel].sent_at + word % c[channel].sent_size] = time
     s.times[c[channel].arrived_at + word % c[channel].arrived_size] = there
     c[channel].sent = word + 1
+    if c[channel].stored:
+        _push(s, there, nodes + len(d) + channel)
     _push(s, there, c[channel].reader)
     _push(s, time, c[channel].writer)
     _push(s, d[device].send_free, nodes + device)
 
 
 @njit(cache=True)
-def _credit(c: Rows, d: Rows, s: State, channel: int, nodes: int, devices: int, time: float) -> None:
-    """The receiver of a channel gives back credits of words that were read, if it is time for that."""
-    word = (c[channel].returned + 1) * c[channel].credit_batch - 1
+def _freed(c: Rows, s: State, channel: int, word: int) -> float:
+    """When the receiver of a channel had given a word on; `NEVER` if that is not known yet."""
+    elements, arrived = c[channel].elements, -NEVER
     tensor, inside = word // c[channel].words, word % c[channel].words
-    last = min((inside + 1) * c[channel].word, c[channel].elements)
+    last = min((inside + 1) * c[channel].word, elements)
+    if c[channel].stored:
+        if word >= c[channel].sent:
+            return NEVER
+        arrived = float(s.times[c[channel].arrived_at + word % c[channel].arrived_size])
+        # the element whose place in DRAM it takes
+        need = tensor * elements + last - c[channel].room
+        if need <= 0:
+            return arrived
+        tensor, last = (need - 1) // elements, (need - 1) % elements + 1
     beat = tensor * c[channel].read_beats + (last - 1) // c[channel].read_lanes
     if beat >= c[channel].read:
+        return NEVER
+    return max(arrived, float(s.times[c[channel].read_at + beat % c[channel].read_size]))
+
+
+@njit(cache=True)
+def _credit(c: Rows, d: Rows, s: State, channel: int, nodes: int, devices: int, time: float) -> None:
+    """The receiver of a channel gives back credits of words that it has given on, if it is time for that."""
+    freed = _freed(c, s, channel, (c[channel].returned + 1) * c[channel].credit_batch - 1)
+    if freed == NEVER:
         return
-    read = s.times[c[channel].read_at + beat % c[channel].read_size]
-    if read > time:
-        _push(s, read, nodes + devices + channel)
+    if freed > time:
+        _push(s, freed, nodes + devices + channel)
         return
     source, target = c[channel].source, c[channel].target
     leaves = max(time, d[target].send_free)

@@ -36,6 +36,8 @@ SPLIT = ("--output-split-cfuncs", "1000")
 TRACE = ("--trace", "--trace-max-width", "4096", "--trace-max-array", "1024")
 # bytes of C++ beyond which two cores pay for reading the headers twice
 LARGE_BYTES = 2_000_000
+# of a unit of it: the compiler takes a hundred times as much memory
+MOST_UNIT_BYTES = 8_000_000
 # Verilator's message where a loop over registers is too long for its default limit on unrolling; without the limit,
 # which few designs need, it takes longer
 NOT_UNROLLED = "BLKLOOPINIT"
@@ -194,12 +196,20 @@ def compile_units(folder: Path, source: str, level: str, beside: Sequence[Path] 
 def _units(folder: Path, level: str, cores: int) -> list[tuple[str, list[str]]]:
     """(level of optimisation, files) of each unit, of all C++ files in a folder."""
     sizes = {path.name: path.stat().st_size for path in sorted(folder.glob("*.cpp"))}
-    if level == ONCE or sum(sizes.values()) < LARGE_BYTES:
+    if sum(sizes.values()) < LARGE_BYTES:
         return [(level, list(sizes))]
     # what runs once, which Verilator marks
-    rare = [name for name in sizes if "__Slow" in name or name.endswith("__Syms.cpp")]
-    often = sorted(sizes.keys() - set(rare), key=lambda name: (-sizes[name], name))
-    return [*((level, often[core::cores]) for core in range(cores)), (ONCE, rare)]
+    rare = {name for name in sizes if level == ONCE or "__Slow" in name or name.endswith("__Syms.cpp")}
+    often = _even({name: size for name, size in sizes.items() if name not in rare}, cores)
+    once = _even({name: sizes[name] for name in sizes if name in rare}, 1)
+    return [*((level, unit) for unit in often), *((ONCE, unit) for unit in once)]
+
+
+def _even(sizes: Mapping[str, int], least: int) -> list[list[str]]:
+    """Files in so many units of about equal bytes, or in more where they would be large."""
+    count = max(least, -(-sum(sizes.values()) // MOST_UNIT_BYTES))
+    names = sorted(sizes, key=lambda name: (-sizes[name], name))
+    return [unit for unit in (names[first::count] for first in range(count)) if unit]
 
 
 @cache
