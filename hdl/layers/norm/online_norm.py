@@ -48,7 +48,7 @@ from hdl.tensor import Kind, Port, Tensor
 from hdl.threads import in_ranges
 
 if TYPE_CHECKING:
-    from hdl.layers.norm.kernel import ForwardConstants
+    from hdl.layers.norm.kernel import Plain
 
 # y can hold at least this magnitude: statistics start far from the data's, so a calibration sees y too small
 LEAST_RANGE_BITS = 3
@@ -198,7 +198,7 @@ class OnlineNorm(NormLayer):
         return {"y": y.reshape(shape), "normal": normal.reshape(shape), "inverse": inverse}
 
     @cached_property
-    def _constants(self) -> ForwardConstants:
+    def _constants(self) -> Plain:
         """Of `golden`."""
         from hdl.layers.norm.kernel import forward_constants
 

@@ -38,7 +38,7 @@ from hdl.tensor import Kind, Port, Tensor
 from hdl.threads import in_ranges
 
 if TYPE_CHECKING:
-    from hdl.layers.norm.kernel import BackwardConstants
+    from hdl.layers.norm.kernel import Plain
 
 # cycles from rounded sums of gradients to the port
 QUEUE_LATENCY = 2
@@ -244,7 +244,7 @@ class OnlineNormBackward(NormLayer):
         return self._needed({"dx": dx.reshape(frames, *self.shape)} | gradients)
 
     @cached_property
-    def _constants(self) -> BackwardConstants:
+    def _constants(self) -> Plain:
         """Of `golden`."""
         from hdl.layers.norm.kernel import backward_constants
 

@@ -336,7 +336,7 @@ class Update(ParameterLayer):
         numbers, words, batch = self._numbers, self._words, state["batch"] & 0xFFFFFFFF
         if self.rates is not None:
             numbers = numbers._replace(rate=update_kernel.factor(self.rates.factor(state["batch"])))
-        given = g, momentum_before, master_before, numbers, words, batch
+        given = g, momentum_before, master_before, tuple(numbers), words, batch
         made = momentum.reshape(-1), master.reshape(-1), weight.reshape(-1)
         in_ranges(lambda first, end: update_kernel.step(first, end, *given, *made), self.elements)
         state.update(master=master, momentum=momentum, batch=state["batch"] + 1)
