@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
 from itertools import pairwise
 from typing import TypeVar
@@ -43,6 +43,12 @@ def in_ranges(work: Callable[[int, int], object], count: int, weight: int = 1) -
     if ranges < 2:
         work(0, count)
         return
-    bounds = [count * number // ranges for number in range(ranges + 1)]
-    for _ in mapped(lambda pair: work(*pair), pairwise(bounds)):
-        pass
+    own, *others = pairwise(count * number // ranges for number in range(ranges + 1))
+    # this thread does one itself: the fewer have to wake up, the sooner all is done
+    given = [_pool().submit(work, *bounds) for bounds in others]
+    try:
+        work(*own)
+    finally:
+        wait(given)
+    for each in given:
+        each.result()

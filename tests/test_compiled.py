@@ -105,13 +105,15 @@ def test_ranges_make_up_the_whole_in_several_threads_where_it_is_large() -> None
         in_ranges(work, count, weight)
         assert (touched == 1).all()
         small = count < 2 or count * weight < 2 * LEAST_ELEMENTS or len(os.sched_getaffinity(0)) < 2
-        assert threads <= {threading.get_ident()} if small else threading.get_ident() not in threads
+        own = {threading.get_ident()}
+        assert threads <= own if small else threads > own
 
 
 def test_results_of_parts_come_in_their_order_and_their_errors_are_seen() -> None:
     assert list(mapped(lambda part: part * 2, range(9))) == list(range(0, 18, 2))
-    with pytest.raises(ZeroDivisionError):
-        in_ranges(lambda first, end: (end - first) // 0, 2, LEAST_ELEMENTS)
+    for failing in (0, 1):
+        with pytest.raises(ZeroDivisionError):
+            in_ranges(lambda first, end, failing=failing: end // (first - failing), 2, LEAST_ELEMENTS)
 
 
 WINDOWS = [

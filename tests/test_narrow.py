@@ -1,5 +1,10 @@
 """Convolution of narrow codes in 32-bit sums, beside the definition in 64 bits."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -10,6 +15,7 @@ from hdl.layers.conv.dense import Conv, ConvGradient
 from hdl.layers.conv.pair_sums import MOST_PAIRS
 from hdl.layers.window import Window
 
+HERE = Path(__file__).parent
 LOW, HIGH = -(1 << 15), (1 << 15) - 1
 # a code whose low part is the most negative one; its high part is 1
 LOWEST_PART = 128
@@ -45,7 +51,7 @@ def test_any_window_on_any_map(chunk_bytes: int, monkeypatch: pytest.MonkeyPatch
         window = Window(kernel, stride, padding, dilation, height=size[0], width=size[1])
         if min(window.output) < 1:
             continue
-        frames, channels, filters = map(int, rng.integers(1, 20, 3))
+        frames, channels, filters = map(int, rng.integers(1, (20, 20, 40)))
         shapes = (frames, *size, channels), (filters, channels, *kernel), (frames, *window.output, filters)
         x, w, e = (rng.integers(LOW, HIGH + 1, shape) for shape in shapes)
         agree(window, x, w, e, int(rng.integers(-2, 30)))
@@ -100,3 +106,19 @@ def test_a_kernel_a_channel_is_what_its_definition_says(monkeypatch: pytest.Monk
                 assert np.array_equal(made, requantise(np.concatenate(sums), shift + 3, target))
             wanted = np.einsum("fhwtc,fhwc->ct", window.patches(x), e)
             assert np.array_equal(narrow.channel_gradient(window, x, e).reshape(channels, -1), wanted)
+
+
+@pytest.mark.slow
+def test_a_processor_with_shorter_vectors_has_the_same_bits(tmp_path: Path) -> None:
+    """All of the above compiled for one without AVX-512, in a cache of its own."""
+    environment = {
+        **os.environ,
+        "NUMBA_CPU_NAME": "haswell",
+        "NUMBA_CPU_FEATURES": "+avx2",
+        "NUMBA_CACHE_DIR": str(tmp_path),
+    }
+    asked = [sys.executable, "-c", "from hdl.layers.conv import pair_sums; print(pair_sums.ROWS, pair_sums.LANES)"]
+    tile = subprocess.run(asked, env=environment, cwd=HERE.parent, check=True, capture_output=True, text=True)
+    assert tile.stdout.split() == ["6", "8"]
+    tests = [sys.executable, "-m", "pytest", "-q", "-m", "not slow", __file__]
+    subprocess.run(tests, env=environment, cwd=HERE.parent, check=True)

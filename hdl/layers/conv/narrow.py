@@ -27,7 +27,7 @@ WIDEST = 16
 # bytes of a map as it is laid out; more frames than fit are done one chunk after another
 CHUNK_BYTES = 1 << 24
 # products that take as long as an element of `in_ranges`
-PRODUCTS_AN_ELEMENT = 16
+PRODUCTS_AN_ELEMENT = 32
 
 
 def is_narrow(*formats: Fixed) -> bool:

@@ -111,38 +111,48 @@ def correlate(
                     codes_made[lane] = fitted(sums[lane], shift, low, high)
 
 
+@njit(cache=True)
+def _narrowed(codes: IntArray, place: Any, count: int, made: ShortArray, at: Any) -> None:
+    """``count`` codes and zeros behind them, `ROWS` together, at every second place."""
+    if count == ROWS:
+        for each in range(ROWS):
+            made[at + np.uint64(2 * each)] = codes[place + np.uint64(each)]
+    else:
+        for each in range(ROWS):
+            made[at + np.uint64(2 * each)] = codes[place + np.uint64(each)] if each < count else 0
+
+
 @njit(cache=True, nogil=True)
 def pair_pixels(
     first: int, end: int, maps: IntArray, stride: int, dilation: int, before: Pair, paired: ShortArray
 ) -> None:
     """Frames from ``first`` to ``end`` by column of taps, group of `ROWS` channels, frame, row, pair of output columns,
     channel, column of the pair: what each sees of ``maps``."""
-    _, height, width, channels = maps.shape
+    frames, height, width, channels = maps.shape
     taps, groups, _, rows, pairs, _, _ = paired.shape
+    codes, stored = maps.reshape(-1), paired.reshape(-1)
     for frame in range(first, end):
         for tap in range(taps):
-            for row in range(rows):
-                y = row - before[0]
-                for pair in range(pairs):
-                    for half in range(2):
-                        x = (2 * pair + half) * stride + tap * dilation - before[1]
-                        seen = channels if 0 <= y < height and 0 <= x < width else 0
-                        for group in range(groups):
-                            for place in range(ROWS):
-                                channel = group * ROWS + place
-                                code = maps[frame, y, x, channel] if channel < seen else 0
-                                paired[tap, group, frame, row, pair, place, half] = code
+            for group in range(groups):
+                line = ((tap * groups + group) * frames + frame) * rows
+                for row in range(rows):
+                    y = row - before[0]
+                    for column in range(2 * pairs):
+                        x = column * stride + tap * dilation - before[1]
+                        seen = min(channels - group * ROWS, ROWS) if 0 <= y < height and 0 <= x < width else 0
+                        place = ((frame * height + y) * width + x) * channels + group * ROWS
+                        at = ((line + row) * pairs + column // 2) * 2 * ROWS + column % 2
+                        _narrowed(codes, np.uint64(place), seen, stored, np.uint64(at))
 
 
 @njit(cache=True)
-def _error_parts(errors: IntArray, group: int, frame: int, row: int, pair: int, parts: ShortArray, at: int) -> None:
-    """Of a pair of columns of errors, by lane."""
-    _, _, columns, filters = errors.shape
-    for lane in range(LANES):
-        for half in range(2):
-            filter_, column = group * LANES + lane, 2 * pair + half
-            seen = filter_ < filters and column < columns
-            _split(errors[frame, row, column, filter_] if seen else 0, parts, np.uint64(at + 2 * lane + half))
+def _error_parts(codes: IntArray, place: Any, count: int, parts: ShortArray, at: Any) -> None:
+    """Of ``count`` errors of a column, side by side with those of the other column of its pair; zeros where no lane
+    is."""
+    for lane in range(count):
+        _split(codes[place + np.uint64(lane)], parts, at + np.uint64(2 * lane))
+    for lane in range(count, LANES):
+        _split(0, parts, at + np.uint64(2 * lane))
 
 
 @njit(cache=True, nogil=True)
@@ -164,7 +174,7 @@ def gradient(
     taps, groups, frames, stored_rows, row_pairs, _, _ = paired.shape
     rows, pairs = errors.shape[1], row_pairs // pieces
     segments, at_once = frames * rows * pieces, MOST_PAIRS // pairs
-    codes = paired.reshape(-1)
+    codes, given, columns = paired.reshape(-1), errors.reshape(-1), errors.shape[2]
     parts, offsets = np.empty(at_once * pairs * PAIR_CODES, np.int16), np.empty(at_once, np.int64)
     origins, tile = np.empty(ROWS, np.int64), ROWS * LANES
     totals = np.empty(kernel_rows * taps * groups * tile, np.int64)
@@ -176,9 +186,12 @@ def gradient(
                 line, piece = (start + segment) // pieces, (start + segment) % pieces
                 frame, row = line // rows, line % rows
                 offsets[segment] = ((frame * stored_rows + row * stride) * row_pairs + piece * pairs) * 2 * ROWS
-                for pair in range(pairs):
-                    at = (segment * pairs + pair) * PAIR_CODES
-                    _error_parts(errors, group, frame, row, piece * pairs + pair, parts, at)
+                for half in range(2 * pairs):
+                    column = 2 * piece * pairs + half
+                    place = (line * columns + column) * filters + group * LANES
+                    at = (segment * pairs + half // 2) * PAIR_CODES + half % 2
+                    lanes = min(LANES, filters - group * LANES) if column < columns else 0
+                    _error_parts(given, np.uint64(place), lanes, parts, np.uint64(at))
             for tap in range(kernel_rows * taps):
                 tap_row, tap_column = tap // taps, tap % taps
                 for place in range(groups):

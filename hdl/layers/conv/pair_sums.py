@@ -1,5 +1,7 @@
 """The inner loop of products of codes, as LLVM's instructions: numba's own loops make no use of the ones that multiply
-pairs of 16 bits and add both products (``pmaddwd``), at twice the pace of float64."""
+pairs of 16 bits and add both products (``pmaddwd``), at twice the pace of float64.
+
+Numba's cache of compiled functions does not see a change here: whoever makes one, changes `narrow_kernel.py` as well."""
 
 from __future__ import annotations
 
@@ -8,10 +10,19 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
-# a tile of results: rows by lanes
-ROWS, LANES = 6, 8
+
+def _tile() -> tuple[int, int]:
+    """Rows and lanes of a tile of results: what the registers hold of the processor that numba compiles for.
+
+    Asked of what its cache of compiled functions goes by, so that none is taken up for another tile."""
+    _, _, features = cpu_target.target_context.codegen().magic_tuple()
+    return (8, 16) if "+avx512bw" in features.split(",") else (6, 8)
+
+
+ROWS, LANES = _tile()
 # codes of a pair of one factor's parts: all lanes' high ones, then their low ones
 PAIR_CODES = 4 * LANES
 # pairs whose sum fits 32 bits: a product of a code and a part is at most 2**15 * 2**7

@@ -339,9 +339,7 @@ def forward_batch(
     frames, pixels, channels = x.shape
     ahead, width = len(centre) - frames, end - first
     together = _side_by_side(first, end, channels, pixels)
-    centres, inverses, gammas, betas, row_sums, row_squares = [
-        np.empty(together * width, np.int64) for _ in range(6)
-    ]
+    centres, inverses, gammas, betas, row_sums, row_squares = [np.empty(together * width, np.int64) for _ in range(6)]
     sums, squares = np.empty(width, np.int64), np.empty(width, np.int64)
     xs, ys, normals = x.reshape(-1), y.reshape(-1), normal.reshape(-1)
     for t in range(frames):
