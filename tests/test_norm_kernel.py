@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
+import os
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from hdl import threads
 from hdl.fixed import Fixed, IntArray
+from hdl.layers.norm.kernel import ROW
 from hdl.layers.norm.online_norm import OnlineNorm
 from hdl.layers.norm.online_norm_backward import OnlineNormBackward
 from hdl.recipe import Recipe
@@ -31,6 +34,10 @@ def layers() -> list[Any]:
     cases.append(pytest.param(OnlineNorm(**wide, x_fixed=Fixed(16, 3), y_fixed=Fixed(16, 14)), id="forward-formats"))
     backward = OnlineNormBackward(**wide, e_fixed=Fixed(16, 18), dx_fixed=Fixed(16, 9), gamma_fixed=Fixed(16, 15))
     cases.append(pytest.param(backward, id="backward-formats"))
+    for kind in (OnlineNorm, OnlineNormBackward):
+        # several rows of pixels side by side, the last of them shorter; channels that are one row each
+        for size in ({"height": 7, "width": 5, "channels": 12}, {"height": 2, "width": 3, "channels": ROW + 5}):
+            cases.append(pytest.param(kind(**size, recipe=RECIPES[1]), id=f"{kind.__name__}-rows-{size['channels']}"))
     return cases
 
 
@@ -55,6 +62,18 @@ def assert_same(found: Any, wanted: Any, name: str) -> None:
 
 @pytest.mark.parametrize("layer", layers())
 def test_the_kernel_equals_the_definition_over_several_batches(layer: Any) -> None:
+    equals_the_definition(layer)
+
+
+@pytest.mark.parametrize("kind", [OnlineNorm, OnlineNormBackward])
+def test_threads_that_share_the_channels_make_the_same(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "LEAST_ELEMENTS", 1)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(3))
+    equals_the_definition(kind(height=5, width=5, channels=8, recipe=RECIPES[1]))
+
+
+def equals_the_definition(layer: Any) -> None:
+    """Kernel and definition, over several batches."""
     rng = np.random.default_rng(13)
     parameters = {name: rng.normal(size=shape) for name, shape in layer.parameter_shapes().items()}
     state = layer.start(parameters)

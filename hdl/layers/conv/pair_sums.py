@@ -1,7 +1,7 @@
 """The inner loop of products of codes, as LLVM's instructions: numba's own loops make no use of the ones that multiply
 pairs of 16 bits and add both products (``pmaddwd``), at twice the pace of float64.
 
-Numba's cache of compiled functions does not see a change here: whoever makes one, changes `narrow_kernel.py` as well."""
+Numba's cache of compiled functions does not see a change here: change `narrow_kernel.py` with it."""
 
 from __future__ import annotations
 

@@ -23,7 +23,6 @@ from hdl.engine.norm.numbers import (
 )
 from hdl.fixed import Fixed, IntArray
 
-
 # pixels lie side by side in rows of about so many numbers: of short ones a loop spends more time around its vector
 # instructions than in them
 ROW = 128

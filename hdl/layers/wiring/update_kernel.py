@@ -12,7 +12,6 @@ from hdl.engine.arithmetic.scalar import Scalar
 from hdl.fixed import Fixed, IntArray
 from hdl.random_kernel import BLOCK, noise, random_words
 
-
 # a `Scalar`: mantissa, shift
 Factor = tuple[int, int]
 # down by a shift, which is above 0, into [low, high]
