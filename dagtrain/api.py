@@ -17,52 +17,22 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from dagtrain.flow import (
-    bring_up_step,
-    check_step,
-    clean_step,
-    cosim_step,
-    debug_step,
-    drive_step,
-    emit_step,
-    estimate_step,
-    evaluate_step,
-    explain_step,
-    export_step,
-    import_step,
-    mapping_step,
-    parallelize_step,
-    place_step,
-    probe_step,
-    profile_step,
-    report_step,
-    selftest_step,
-    serve_step,
-    simulate_step,
-    status_step,
-    sweep_step,
-    timing_step,
-    train_step,
-    walls_step,
-)
+from dagtrain import flow
 from dagtrain.flow.import_options import ImportOptions
-from dagtrain.flow.import_step import load_training_graph
-from dagtrain.flow.place_options import PlaceOptions
-from dagtrain.flow.placed import load_plan
 from dagtrain.flow.result import StepResult
-from dagtrain.flow.show import load_summary
-from dagtrain.flow.trained import load_trained
 from dagtrain.flow.workspace import BY_PROGRAM, Workspace
-from dagtrain.graph.ir import Graph
-from dagtrain.graph.summary import Summary
 from dagtrain.progress import Progress, Silent
 from hdl.errors import DagtrainError, Problem
-from placement.problem.plan import DeviceUse, Plan
+
+if TYPE_CHECKING:
+    from dagtrain.graph.ir import Graph
+    from dagtrain.graph.summary import Summary
+    from placement.problem.plan import DeviceUse, Plan
 
 P = ParamSpec("P")
 Options = TypeVar("Options")
@@ -107,7 +77,7 @@ class Placed(Done):
     @cached_property
     def plan(self) -> Plan:
         """All of it."""
-        return load_plan(self.network.workspace)
+        return flow.placed.load_plan(self.network.workspace)
 
     @property
     def throughput_fps(self) -> float:
@@ -193,7 +163,7 @@ class Trained(Done):
         """Name of a weight in the graph -> its value, the integers of the hardware at their binary points."""
         return {
             name: np.asarray(value)
-            for name, value in load_trained(self.network.workspace).executor.parameters().items()
+            for name, value in flow.trained.load_trained(self.network.workspace).executor.parameters().items()
         }
 
 
@@ -251,6 +221,32 @@ def _step_on_file(
     return _documented(method, options, run)
 
 
+class _Method(Generic[P, D]):
+    """A method of networks whose step is imported when somebody calls it, or asks for its options or what it does."""
+
+    def __init__(self, make: Callable[[], Callable[Concatenate[Network, P], D]]) -> None:
+        self._make = make
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @cached_property
+    def function(self) -> Callable[Concatenate[Network, P], D]:
+        """The method itself."""
+        function = self._make()
+        function.__name__, function.__qualname__ = self._name, f"Network.{self._name}"
+        return function
+
+    @overload
+    def __get__(self, network: None, owner: type) -> Callable[Concatenate[Network, P], D]: ...
+
+    @overload
+    def __get__(self, network: Network, owner: type) -> Callable[P, D]: ...
+
+    def __get__(self, network: Network | None, owner: type) -> object:
+        return cast(Any, self.function).__get__(network, owner)
+
+
 M = TypeVar("M", bound=Callable[..., Any])
 
 
@@ -287,7 +283,7 @@ def _as_declared(kind: str, value: object) -> object:
 
 def _checked(_: Workspace, options: ImportOptions, _progress: Progress) -> StepResult:
     """What would become of a model; nothing is written."""
-    return check_step.run(options)
+    return flow.check_step.run(options)
 
 
 # ---- networks
@@ -307,58 +303,58 @@ class Network:
     @property
     def summary(self) -> Summary:
         """Layers with shapes, weights and multiplications."""
-        return load_summary(self.workspace)
+        return flow.show.load_summary(self.workspace)
 
     @property
     def graph(self) -> Graph:
         """The training graph."""
-        return load_training_graph(self.workspace)
+        return flow.import_step.load_training_graph(self.workspace)
 
-    load = _step_on_file(ImportOptions, import_step.run, Done)
-    check = _step_on_file(ImportOptions, _checked, Done)
-    place = _step_on_file(PlaceOptions, place_step.run, Placed)
-    walls = _step_on_file(PlaceOptions, walls_step.run, Done)
-    explain = _step_on_file(PlaceOptions, explain_step.run, Done)
-    mapping = _step_on_file(mapping_step.MappingOptions, mapping_step.run, Done)
-    sweep = _step_on_file(sweep_step.SweepOptions, sweep_step.run, Done)
-    emit = _step(emit_step.EmitOptions, emit_step.run, Emitted)
-    cosim = _step(cosim_step.CosimOptions, cosim_step.run, Cosimulated)
-    simulate = _step(simulate_step.SimulateOptions, simulate_step.run, Done)
-    debug = _step(debug_step.DebugOptions, debug_step.run, Done)
-    probe = _step(probe_step.ProbeOptions, probe_step.run, Done)
-    train = _step(train_step.TrainOptions, train_step.run, Trained)
-    serve = _step(serve_step.ServeOptions, serve_step.run, Done)
-    drive = _step(drive_step.DriveOptions, drive_step.run, Done)
-    bring_up = _step(bring_up_step.BringUpOptions, bring_up_step.run, Done)
-    self_test = _step(selftest_step.SelfTestOptions, selftest_step.run, Done)
-    profile = _step(profile_step.ProfileOptions, profile_step.run, Done)
-    evaluate = _step(evaluate_step.EvaluateOptions, evaluate_step.run, Judged)
-    estimate = _step(estimate_step.EstimateOptions, estimate_step.run, Done)
-    timing = _step(timing_step.TimingOptions, timing_step.run, Done)
-    parallelize = _step(parallelize_step.ParallelizeOptions, parallelize_step.run, Done)
+    load = _Method(lambda: _step_on_file(ImportOptions, flow.import_step.run, Done))
+    check = _Method(lambda: _step_on_file(ImportOptions, _checked, Done))
+    place = _Method(lambda: _step_on_file(flow.place_options.PlaceOptions, flow.place_step.run, Placed))
+    walls = _Method(lambda: _step_on_file(flow.place_options.PlaceOptions, flow.walls_step.run, Done))
+    explain = _Method(lambda: _step_on_file(flow.place_options.PlaceOptions, flow.explain_step.run, Done))
+    mapping = _Method(lambda: _step_on_file(flow.mapping_step.MappingOptions, flow.mapping_step.run, Done))
+    sweep = _Method(lambda: _step_on_file(flow.sweep_step.SweepOptions, flow.sweep_step.run, Done))
+    emit = _Method(lambda: _step(flow.emit_step.EmitOptions, flow.emit_step.run, Emitted))
+    cosim = _Method(lambda: _step(flow.cosim_step.CosimOptions, flow.cosim_step.run, Cosimulated))
+    simulate = _Method(lambda: _step(flow.simulate_step.SimulateOptions, flow.simulate_step.run, Done))
+    debug = _Method(lambda: _step(flow.debug_step.DebugOptions, flow.debug_step.run, Done))
+    probe = _Method(lambda: _step(flow.probe_step.ProbeOptions, flow.probe_step.run, Done))
+    train = _Method(lambda: _step(flow.train_step.TrainOptions, flow.train_step.run, Trained))
+    serve = _Method(lambda: _step(flow.serve_step.ServeOptions, flow.serve_step.run, Done))
+    drive = _Method(lambda: _step(flow.drive_step.DriveOptions, flow.drive_step.run, Done))
+    bring_up = _Method(lambda: _step(flow.bring_up_step.BringUpOptions, flow.bring_up_step.run, Done))
+    self_test = _Method(lambda: _step(flow.selftest_step.SelfTestOptions, flow.selftest_step.run, Done))
+    profile = _Method(lambda: _step(flow.profile_step.ProfileOptions, flow.profile_step.run, Done))
+    evaluate = _Method(lambda: _step(flow.evaluate_step.EvaluateOptions, flow.evaluate_step.run, Judged))
+    estimate = _Method(lambda: _step(flow.estimate_step.EstimateOptions, flow.estimate_step.run, Done))
+    timing = _Method(lambda: _step(flow.timing_step.TimingOptions, flow.timing_step.run, Done))
+    parallelize = _Method(lambda: _step(flow.parallelize_step.ParallelizeOptions, flow.parallelize_step.run, Done))
 
-    export = _step(export_step.ExportOptions, export_step.run, Exported)
+    export = _Method(lambda: _step(flow.export_step.ExportOptions, flow.export_step.run, Exported))
 
     def report(self) -> Done:
         """One self-contained page of all that the steps left."""
-        return Done(self, report_step.run(self.workspace, self.progress))
+        return Done(self, flow.report_step.run(self.workspace, self.progress))
 
     def nothing_to_train_on(self, data: str | None = None) -> Done | None:
         """What to say of a training that there are no data for; None where there are."""
-        left_out = train_step.left_out(self.workspace, train_step.TrainOptions(data=data))
+        left_out = flow.train_step.left_out(self.workspace, flow.train_step.TrainOptions(data=data))
         return Done(self, left_out) if left_out else None
 
     def status(self) -> Done:
         """How the result of every step stands."""
-        return Done(self, status_step.run(self.workspace))
+        return Done(self, flow.status_step.run(self.workspace))
 
-    def cleanable(self, *steps: str) -> clean_step.Found:
+    def cleanable(self, *steps: str) -> flow.clean_step.Found:
         """What `clean` would remove."""
-        return clean_step.found(self.workspace, steps)
+        return flow.clean_step.found(self.workspace, steps)
 
     def clean(self, *steps: str) -> Done:
         """Remove what steps left, all of it without any named.  Asks nobody."""
-        return Done(self, clean_step.run(self.cleanable(*steps)))
+        return Done(self, flow.clean_step.run(self.cleanable(*steps)))
 
 
 def load(model: FilePath, out: FilePath = "build", progress: Progress | None = None, **options: Any) -> Network:

@@ -6,7 +6,6 @@ import os
 from datetime import datetime
 from pathlib import Path
 
-from dagtrain.flow.import_step import IMPORT_COMMAND, model_digest
 from dagtrain.flow.records import ImportRecord
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.workspace import COMMANDS, STAMP, Standing, State, Workspace, read_json
@@ -38,7 +37,10 @@ def _looked_at(workspace: Workspace, step: str) -> Standing:
     standing = workspace.standing(step)
     if step != "import" or standing.state is not State.HOLDS:
         return standing
-    meta = read_json(workspace.folder(step) / "import.json", IMPORT_COMMAND, ImportRecord)
+    # readers of models come with it
+    from dagtrain.flow.import_step import model_digest
+
+    meta = read_json(workspace.folder(step) / "import.json", COMMANDS[step], ImportRecord)
     model = Path(meta["source"]["path"])
     try:
         changed = model_digest(model) != meta["source"]["model"]
