@@ -1,0 +1,5 @@
+"""`python -m dagtrain.cli`."""
+
+from dagtrain.cli import main
+
+main()
