@@ -24,8 +24,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+if __package__ in (None, ""):
+    sys.path.insert(0, str(Path(__file__).parent.parent))
+
 import numpy as np
 
+from benchmarks import families
 from dagtrain.graph.builder import GraphBuilder
 from dagtrain.graph.executor import Mode
 from dagtrain.graph.ir import Graph
@@ -61,16 +65,9 @@ def digits(recipe: Recipe) -> Graph:
 
 
 def resnet18(recipe: Recipe) -> Graph:
-    """ResNet-18 in its form for images of 32x32: a 3x3 stem, no pool after it."""
+    """ResNet-18 in its form for images of 32x32."""
     net = GraphBuilder("resnet18", recipe, seed=1)
-    x = net.relu(net.norm(net.conv(net.input(32, 32, 3), 64, 3, padding=1)))
-    for filters, first in ((64, 1), (128, 2), (256, 2), (512, 2)):
-        for stride in (first, 1):
-            y = net.relu(net.norm(net.conv(x, filters, 3, stride=stride, padding=1)))
-            y = net.norm(net.conv(y, filters, 3, padding=1))
-            short = x if stride == 1 else net.norm(net.conv(x, filters, 1, stride=stride))
-            x = net.relu(net.add(y, short))
-    return net.classify(net.gemm(net.global_average_pool(x), 10))
+    return net.classify(families.resnet18(net, net.input(32, 32, 3)))
 
 
 NETS = {"digits": Net(digits, None, 150, 1.3), "resnet18": Net(resnet18, (3, 32, 32), 6, 3.0)}

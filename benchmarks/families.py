@@ -1,12 +1,14 @@
-"""One small network a family of well-known networks, for studies of what learns: `FAMILIES`.
+"""One small network a family of well-known networks, for studies of what learns: `FAMILIES`; and two whole: `WHOLE`.
 
-Each has the blocks of its family at a size that trains in seconds: a stem, two stages of which the second halves the
+Those of a family have its blocks at a size that trains in seconds: a stem, two stages of which the second halves the
 map, a classifier.  Digits of 8x8 keep their size in the stem; larger images are halved there once or twice.
+Whole ones have all published blocks and channels, in the usual form for images of 32x32: a 3x3 stem in place of
+ResNet-18's 7x7 and its pool, and stride 1 in MobileNetV2's stem and second stage.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from dagtrain.graph.builder import GraphBuilder
 from dagtrain.graph.ir import Graph
@@ -166,7 +168,31 @@ def vgg(net: GraphBuilder, x: str) -> str:
     return net.gemm(net.relu(net.gemm(x, 48)), CLASSES)
 
 
-FAMILIES: Mapping[str, Callable[[GraphBuilder, str], str]] = {
+def resnet18(net: GraphBuilder, x: str) -> str:
+    """ResNet-18 for images of 32x32 (He et al., "Deep residual learning for image recognition", table 1)."""
+    x = net.relu(net.norm(net.conv(x, 64, 3, padding=1)))
+    for filters, first in ((64, 1), (128, 2), (256, 2), (512, 2)):
+        for stride in (first, 1):
+            x = residual(net, x, filters, stride)
+    return head(net, x)
+
+
+def mobilenet_v2_whole(net: GraphBuilder, x: str) -> str:
+    """MobileNetV2 for images of 32x32 (Sandler et al., "MobileNetV2", table 2)."""
+
+    def relu6(y: str) -> str:
+        return net.relu(y, ceiling=6.0)
+
+    x = relu6(net.norm(net.conv(x, 32, 3, padding=1)))
+    y = relu6(net.norm(net.depthwise(x, 3, padding=1)))
+    x = net.norm(net.conv(y, 16, 1))
+    for filters, blocks, first in ((24, 2, 1), (32, 3, 2), (64, 4, 2), (96, 3, 1), (160, 3, 2), (320, 1, 1)):
+        for stride in (first, *(1,) * (blocks - 1)):
+            x = inverted(net, x, filters, stride, relu6, expansion=6)
+    return head(net, relu6(net.norm(net.conv(x, 1280, 1))))
+
+
+FAMILIES: dict[str, Callable[[GraphBuilder, str], str]] = {
     "ResNet": resnet,
     "MobileNetV2": mobilenet_v2,
     "MobileNetV3": mobilenet_v3,
@@ -176,8 +202,13 @@ FAMILIES: Mapping[str, Callable[[GraphBuilder, str], str]] = {
     "VGG": vgg,
 }
 
+WHOLE: dict[str, Callable[[GraphBuilder, str], str]] = {
+    "ResNet-18, 32x32": resnet18,
+    "MobileNetV2, 32x32": mobilenet_v2_whole,
+}
+
 
 def forward(family: str, recipe: Recipe, height: int, seed: int) -> Graph:
     """The forward graph for grey square images of that height."""
     net = GraphBuilder(family, recipe, seed)
-    return net.classify(FAMILIES[family](net, net.input(height, height, 1)))
+    return net.classify((FAMILIES | WHOLE)[family](net, net.input(height, height, 1)))

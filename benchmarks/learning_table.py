@@ -5,11 +5,12 @@
     python benchmarks/learning.py --table --minutes 0      # what is known, without another run
     python benchmarks/learning.py --table --staleness 9    # of both columns: what is left is what bits make
 
-Networks are those of `benchmarks.families`, on images as they are, and ResNet-18 and MobileNetV2 as published, in the
-form for 32x32 images (`examples/models`), on images surrounded by 0.  16 bits is the integer emulator, staleness as
-in the recipe of the digits; float is the float64 reference at staleness 0, plain mini-batch SGD.  The learning rate
-rises for an epoch, then falls along a cosine to 0 at the last batch; the momentum is Nesterov's.  Each seed has its own
-split (80 % / 20 %), order of images, random bits and, of the families, initial weights.
+Networks are those of `benchmarks.families`: small ones on images as they are; whole ones (ResNet-18 and MobileNetV2 in
+their forms for 32x32) on images enlarged by a whole number, if they are smaller than half, and surrounded by 0.
+16 bits is the integer emulator, staleness as in the recipe of the digits; float is the float64 reference at staleness
+0, plain mini-batch SGD.  The learning rate rises for an epoch, or a third of all batches if that is less, then falls
+along a cosine to 0 at the last batch; the momentum is Nesterov's.  Each seed has its own split (80 % / 20 %), order of
+images, random bits and initial weights.
 
 Finished runs stand in benchmarks/learning.json under the digest of what they follow from, the calibrated graph with
 its weights: a run goes on where another stopped, and what would have other bits is run anew.
@@ -20,7 +21,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import tempfile
 import time
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -30,9 +30,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 
-from benchmarks.families import FAMILIES, forward
+from benchmarks.families import FAMILIES, WHOLE, forward
 from dagtrain.files import write_text
 from dagtrain.flow.workspace import program_hash
 from dagtrain.graph.executor import Mode
@@ -45,22 +44,19 @@ from dagtrain.training.data import Dataset, Preparation
 from dagtrain.training.emulator import Emulator
 from dagtrain.training.sources import BUILT_IN
 from hdl.recipe import Recipe, Schedule
-from importers.onnx import import_model
-from importers.onnx.skeleton import fill, load_skeleton
 
 ROOT = Path(__file__).parents[1]
 STORE = ROOT / "benchmarks" / "learning.json"
 RECIPE = ROOT / "examples" / "digits" / "recipe.toml"
-# images, and epochs on them
+# images, and epochs on them; whole networks take a hundred times as long: some 250 updates on either
 DATA: Mapping[str, int] = {"digits": 5, "mnist5k": 3}
-# published networks: skeleton under examples/models/small
-PUBLISHED: Mapping[str, str] = {
-    "ResNet-18, 32x32": "resnet18-torchscript-training",
-    "MobileNetV2, 32x32": "mobilenetv2-torchscript-training",
-}
-NETWORKS = (*FAMILIES, *PUBLISHED)
-PUBLISHED_SIZE = 32
+WHOLE_EPOCHS: Mapping[str, int] = {"digits": 3, "mnist5k": 1}
+NETWORKS = (*FAMILIES, *WHOLE)
+# height of the images of whole networks
+WHOLE_SIZE = 32
 CALIBRATION_BATCHES = 16
+# at once, so that maps of whole networks stay small
+EVALUATED_FRAMES = 32
 HELD_OUT = 0.2
 # by how much the mean at 16 bits may be below that of float
 MOST_LOSS = 0.01
@@ -79,6 +75,11 @@ class Run:
     staleness: int | None = None
 
     @property
+    def epochs(self) -> int:
+        """How often each image is seen."""
+        return (WHOLE_EPOCHS if self.network in WHOLE else DATA)[self.data]
+
+    @property
     def name(self) -> str:
         """For messages and the store."""
         known = "" if self.staleness is None else f", staleness {self.staleness}"
@@ -86,38 +87,33 @@ class Run:
 
 
 @cache
-def images(data: str, published: bool) -> Dataset:
-    """The whole data set; for published networks in three equal channels, surrounded by 0."""
+def images(data: str, whole: bool) -> Dataset:
+    """The data set; for whole networks enlarged, if need be, and surrounded by 0."""
     found = BUILT_IN[data]()
-    if not published:
+    if not whole:
         return found
-    stored = np.repeat(found.images, 3, axis=1)
-    around = [(PUBLISHED_SIZE - size) // 2 for size in stored.shape[2:]]
+    times = WHOLE_SIZE // found.images.shape[2]
+    stored = found.images.repeat(times, axis=2).repeat(times, axis=3)
+    around = [(WHOLE_SIZE - size) // 2 for size in stored.shape[2:]]
     stored = np.pad(stored, ((0, 0), (0, 0), *((by, by) for by in around)))
     return Dataset(stored, found.labels, Preparation(scale=found.prepare.scale))
 
 
 def split(run: Run) -> tuple[Dataset, Dataset]:
     """(training part, held-out part)."""
-    return images(run.data, run.network in PUBLISHED).split(HELD_OUT, run.seed)
+    return images(run.data, run.network in WHOLE).split(HELD_OUT, run.seed)
 
 
 def prepared(run: Run, data: Dataset) -> Graph:
     """The training graph; at 16 bits, in formats fitted to the first batches."""
     recipe = Recipe(**tomllib.loads(RECIPE.read_text()))
     epoch = len(data) // recipe.batch
-    recipe = replace(recipe, schedule=Schedule.COSINE, warm_up=epoch, period=(DATA[run.data] - 1) * epoch)
+    warm_up = min(epoch, run.epochs * epoch // 3)
+    recipe = replace(recipe, schedule=Schedule.COSINE, warm_up=warm_up, period=run.epochs * epoch - warm_up)
     usual = recipe.staleness if run.mode is Mode.GOLDEN else 0
     staleness = usual if run.staleness is None else run.staleness
     recipe = replace(recipe, seed=run.seed, nesterov=True, staleness=staleness)
-    if run.network in PUBLISHED:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "model.onnx"
-            skeleton = ROOT / "examples" / "models" / "small" / f"{PUBLISHED[run.network]}.skeleton.gz"
-            onnx.save(fill(load_skeleton(skeleton)), path)
-            graph = differentiate(import_model(path, recipe=recipe))
-    else:
-        graph = differentiate(forward(run.network, recipe, data.images.shape[2], run.seed))
+    graph = differentiate(forward(run.network, recipe, data.images.shape[2], run.seed))
     emulator = Emulator(graph, Mode.REFERENCE)
     order = list(data.batches(recipe.batch, run.seed, epoch=0))[:CALIBRATION_BATCHES]
     calibrated = calibrate(graph, [emulator.feeds(data, index) for index in order])
@@ -127,7 +123,7 @@ def prepared(run: Run, data: Dataset) -> Graph:
 
 def digest(run: Run, graph: Graph) -> str:
     """Of what a training follows from."""
-    found = hashlib.sha256(f"{DATA[run.data]} {graph.recipe}".encode())
+    found = hashlib.sha256(f"{run.epochs} {graph.recipe}".encode())
     for node in graph.nodes:
         found.update(f"{node.name} {node.layer!r} {dict(node.inputs)}".encode())
     for values in (graph.parameters, *graph.carried.values()):
@@ -140,9 +136,9 @@ def train(run: Run, graph: Graph, data: Dataset, held_out: Dataset) -> list[floa
     """Held-out accuracy after each epoch."""
     emulator = Emulator(graph, run.mode)
     curve = []
-    for epoch in range(DATA[run.data]):
+    for epoch in range(run.epochs):
         emulator.train_epoch(data, run.seed, epoch)
-        curve.append(round(emulator.evaluate(held_out).accuracy, 5))
+        curve.append(round(emulator.evaluate(held_out, EVALUATED_FRAMES).accuracy, 5))
     return curve
 
 
@@ -167,7 +163,7 @@ class Store:
 
 def runs(options: argparse.Namespace) -> Iterator[Run]:
     """All that the table wants: small networks before large ones, a seed of all before the next."""
-    for networks in (tuple(FAMILIES), tuple(PUBLISHED)):
+    for networks in (tuple(FAMILIES), tuple(WHOLE)):
         for data in options.data:
             for seed in range(1, options.seeds + 1):
                 for network in networks:
