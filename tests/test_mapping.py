@@ -427,6 +427,14 @@ def of_words(clk: Any, n: Any, y: Any, words: tuple[int, ...]) -> Any:
     return go
 
 
+@pytest.mark.parametrize("words", [(0, 0, 0, 0, 5), (7, 7, 7, 7, 0), (3, 1, 2, 0, *SCATTERED)])
+def test_words_of_a_table_that_its_index_never_reaches_count_nothing(words: tuple[int, ...]) -> None:
+    def made(table: tuple[int, ...]) -> Any:
+        return count(of_words(flag(), bits(2), bits(8), table))
+
+    assert made(words) == made(words[:4])
+
+
 VIRTEX = part("XC7VX690T")
 
 

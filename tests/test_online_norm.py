@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -200,9 +201,10 @@ def test_the_control_process_makes_errors_orthogonal_to_ones_and_to_the_normalis
 
 @pytest.mark.parametrize("layer", FORWARD, ids=lambda layer: f"{layer.shape}")
 def test_golden_follows_the_reference(layer: OnlineNorm) -> None:
-    parameters = weights(layer, 16)
+    grids = {name: layer.port(name).tensor.fixed for name in layer.parameter_shapes()}
+    codes = {name: grids[name].encode(value) for name, value in weights(layer, 16).items()}
+    parameters = {name: grids[name].decode(code) for name, code in codes.items()}
     state, reference = layer.start(parameters), layer.start_reference(parameters)
-    codes = {name: layer.port(name).tensor.fixed.encode(value) for name, value in parameters.items()}
     for x in batches(layer, 40, 17, spread=1.0):
         made = layer.golden(state, {"x": layer.x_fixed.encode(x), **codes})
         wanted = layer.reference(reference, {"x": x, **parameters})
@@ -356,11 +358,13 @@ def test_impossible_lanes_shapes_and_formats_are_refused() -> None:
         OnlineNorm(height=2, width=2, channels=4, lanes=4, core_lanes=2)
     with pytest.raises(FoldingError, match="2x2x4: 3 inverse lanes do not divide 4 channels"):
         OnlineNorm(height=2, width=2, channels=4, inverse_lanes=3)
-    fine = OnlineNorm(height=2, width=2, channels=4, beta_fixed=Fixed(16, 25))
+    fine = OnlineNorm(height=2, width=2, channels=4, beta_fixed=Fixed(16, 54))
     with pytest.raises(
-        FoldingError, match=r"beta s16\.25 is finer than gamma s16\.12 times the normalised map s16\.12;"
+        FoldingError,
+        match=r"beta s16\.54 added to gamma s16\.12 times the normalised map s16\.12 takes 63 bits, more than 62;",
     ):
         fine.fold(1000)
+    assert replace(fine, beta_fixed=Fixed(16, 53)).fold(1000).engine.sum_width == 62
     with pytest.raises(ShapeError, match="all dimensions must be positive"):
         OnlineNormBackward(height=2, width=0, channels=4)
     with pytest.raises(FoldingError, match=r"signed data of at most 16 bits, not s20\.8"):

@@ -547,7 +547,8 @@ class Mapper:
     def _table(self, node: Node) -> Word:
         """A column of a table for each bit of its words."""
         bits = self._words[node.inputs[0]].trimmed().bits()
-        entries = node.table
+        # words beyond what its index can say are never read
+        entries = node.table[: 1 << len(bits)]
         signed = min(entries) < 0
         width = max(
             max(entry.bit_length() if entry >= 0 else (-entry - 1).bit_length() + 1 for entry in entries)
@@ -555,29 +556,27 @@ class Mapper:
             1,
         )
         if len(bits) > TABLE_INPUTS:
-            return self._large_table(node, bits, Word((constant_run(ZERO, width),), signed))
+            return self._large_table(entries, bits, Word((constant_run(ZERO, width),), signed))
         runs = []
         for column in range(width):
             ones = sum(1 << place for place, entry in enumerate(entries) if entry >> column & 1)
             runs.append(self._column(bits, ones, len(entries)))
         return Word(joined(runs), signed)
 
-    def _large_table(self, node: Node, bits: list[Run], empty: Word) -> Word:
+    def _large_table(self, table: tuple[int, ...], bits: list[Run], empty: Word) -> Word:
         """One of more places than a look-up table has: its columns that vary are new."""
-        key = node.table, tuple(bits)
+        key = table, tuple(bits)
         if key not in self._looked_up:
             for bit in bits:
                 self.gates.need(bit, 1)
-            varying = [
-                any((entry ^ node.table[0]) >> column & 1 for entry in node.table) for column in range(empty.width)
-            ]
-            self._constants[len(node.table), sum(varying)] += 1
+            varying = [any((entry ^ table[0]) >> column & 1 for entry in table) for column in range(empty.width)]
+            self._constants[len(table), sum(varying)] += 1
             runs = [
-                self.gates.leaf(1) if varies else constant_run(node.table[0] >> column & 1, 1)
+                self.gates.leaf(1) if varies else constant_run(table[0] >> column & 1, 1)
                 for column, varies in enumerate(varying)
             ]
-            words = 1 << (len(node.table) - 1).bit_length()
-            entries = (*node.table, *[node.table[-1]] * (words - len(node.table)))
+            words = 1 << (len(table) - 1).bit_length()
+            entries = (*table, *[table[-1]] * (words - len(table)))
             for column in range(empty.width):
                 ones = sum((entry >> column & 1) << place for place, entry in enumerate(entries))
                 _choose(ones, words, self._choices[tuple(bits)])

@@ -343,21 +343,34 @@ def scale_lanes(
 
 
 @block
-def add_lanes(clk: Clock, a: Sequence[Bits], b: Sequence[Bits], sums: Sequence[Bits]) -> Instances:
-    """``sums = a + b``, one cycle.
+def add_lanes(clk: Clock, a: Sequence[Bits], b: Sequence[Bits], sums: Sequence[Bits], *, a_shift: int = 0) -> Instances:
+    """``sums = a * 2**a_shift + b``, one cycle.
 
     Ports:
         a, b: in, lanes of any widths.
-        sums: out, 1 cycle later.
+        sums: out, wide enough for ``a * 2**a_shift`` too, 1 cycle later.
     """
     count = len(sums)
+    if a_shift == 0:
+
+        @always(clk.posedge)
+        def add() -> None:
+            for lane in range(count):
+                sums[lane].next = a[lane] + b[lane]
+
+        return add
+
+    bound = 1 << (len(sums[0]) - 1)
 
     @always(clk.posedge)
-    def add() -> None:
+    def add_aligned() -> None:
+        left = intbv(0, min=-bound, max=bound)
         for lane in range(count):
-            sums[lane].next = a[lane] + b[lane]
+            left[:] = a[lane]
+            left[:] = left << a_shift
+            sums[lane].next = left + b[lane]
 
-    return add
+    return add_aligned
 
 
 @block

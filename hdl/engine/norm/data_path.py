@@ -120,9 +120,7 @@ def scale_and_shift(clk: Clock, normal: Bits, pair: Bits, y: Bits, *, shape: For
         y: out, ``lanes`` codes of ``shape.y``, `Y_AT` cycles after it.
     """
     lanes = shape.lanes
-    scaled_bits = shape.gamma.fraction_bits + NORMAL.fraction_bits
-    product_width = shape.gamma.width + NORMAL.width
-    width = max(product_width, shape.beta.width + scaled_bits - shape.beta.fraction_bits) + 1
+    product_width, width = shape.gamma.width + NORMAL.width, shape.sum_width
     normals, gammas = signed_lanes(lanes, NORMAL.width), signed_lanes(lanes, shape.gamma.width)
     betas, aligned = signed_lanes(lanes, shape.beta.width), signed_lanes(lanes, width)
     products, sums = signed_lanes(lanes, product_width), signed_lanes(lanes, width)
@@ -132,9 +130,9 @@ def scale_and_shift(clk: Clock, normal: Bits, pair: Bits, y: Bits, *, shape: For
     split_gamma = split_word(clk, pair, gammas, width=shape.gamma.width, signed=True, base=base, cycles=wait)
     split_beta = split_word(clk, pair, betas, width=shape.beta.width, signed=True, base=0, cycles=wait)
     multiply = multiply_lanes(clk, normals, gammas, products)
-    align = round_lanes(clk, betas, aligned, shift=shape.beta.fraction_bits - scaled_bits)
-    add = add_lanes(clk, products, aligned, sums)
-    rounding = requantise_lanes(clk, sums, y, shift=scaled_bits - shape.y.fraction_bits, target=shape.y)
+    align = round_lanes(clk, betas, aligned, shift=shape.beta.fraction_bits - shape.sum_bits)
+    add = add_lanes(clk, products, aligned, sums, a_shift=shape.sum_bits - shape.scaled_bits)
+    rounding = requantise_lanes(clk, sums, y, shift=shape.sum_bits - shape.y.fraction_bits, target=shape.y)
     return split, split_gamma, split_beta, multiply, align, add, rounding
 
 

@@ -10,7 +10,7 @@ from typing import Self
 from hdl.engine.arithmetic.lanes import WIDE_PRODUCT_LATENCY, WIDE_SCALE_LATENCY, constant_multipliers
 from hdl.engine.arithmetic.requantise import REQUANTISE_LATENCY
 from hdl.engine.arithmetic.serial import reciprocal_latency, root_latency, square_latency
-from hdl.engine.norm.numbers import SQUARE_GUARD, BackwardNumbers, ForwardNumbers
+from hdl.engine.norm.numbers import NORMAL, SQUARE_GUARD, BackwardNumbers, ForwardNumbers
 from hdl.engine.norm.sums import MEAN_LATENCY, mean_bits, mean_scalar
 from hdl.engine.random import HASH_LATENCY
 from hdl.fixed import Fixed
@@ -102,6 +102,22 @@ class ForwardShape(NormShape):
     numbers: ForwardNumbers
     beta: Fixed
     y: Fixed
+
+    @property
+    def scaled_bits(self) -> int:
+        """Fraction bits of gamma * normal."""
+        return self.gamma.fraction_bits + NORMAL.fraction_bits
+
+    @property
+    def sum_bits(self) -> int:
+        """Fraction bits of gamma * normal + beta, exact."""
+        return max(self.scaled_bits, self.beta.fraction_bits)
+
+    @property
+    def sum_width(self) -> int:
+        """Bits of it."""
+        product = self.gamma.width + NORMAL.width + self.sum_bits - self.scaled_bits
+        return max(product, self.beta.width + self.sum_bits - self.beta.fraction_bits) + 1
 
     @property
     def square_bits(self) -> int:

@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 # y can hold at least this magnitude: statistics start far from the data's, so a calibration sees y too small
 LEAST_RANGE_BITS = 3
+# bits of gamma n + beta that golden models hold, one to spare
+WIDEST_SUM = 62
 # values of a common channel that join each channel's own where statistics are taken from a first batch
 PRIOR_SAMPLES = 8
 
@@ -120,19 +122,20 @@ class OnlineNorm(NormLayer):
     @property
     def engine(self) -> ForwardShape:
         """What the circuit is built from."""
-        if self.beta_fixed.fraction_bits > self.gamma_fixed.fraction_bits + NORMAL.fraction_bits:
-            raise FoldingError(
-                f"OnlineNorm {self.shape}: beta {self.beta_fixed} is finer than gamma {self.gamma_fixed} times the "
-                f"normalised map {NORMAL}",
-                "give beta fewer fraction bits",
-            )
-        return ForwardShape(
+        shape = ForwardShape(
             numbers=self.numbers,
             **self.engine_fields,
             gamma=self.gamma_fixed,
             beta=self.beta_fixed,
             y=self.y_fixed,
         )
+        if shape.sum_width > WIDEST_SUM:
+            raise FoldingError(
+                f"OnlineNorm {self.shape}: beta {self.beta_fixed} added to gamma {self.gamma_fixed} times the "
+                f"normalised map {NORMAL} takes {shape.sum_width} bits, more than {WIDEST_SUM}",
+                "give gamma and beta nearer binary points",
+            )
+        return shape
 
     @property
     def pipeline_cycles(self) -> int:
@@ -354,7 +357,7 @@ class OnlineNorm(NormLayer):
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
         """Lanes, single pixels, single channels, lags, staleness, formats, odd numbers of pixels, frozen, constants on
-        multipliers, statistics of some lanes after others."""
+        multipliers, statistics of some lanes after others, beta finer than what it is added to."""
         examples = example_fields()
         others = (
             cls(**examples[0], frozen=True),
@@ -362,5 +365,6 @@ class OnlineNorm(NormLayer):
             cls(**examples[0], statistic_lanes=1),
             cls(**examples[1], statistic_lanes=2, multiplied=True),
             cls(height=1, width=1, channels=12, lanes=6, statistic_lanes=2, recipe=Recipe(batch=2, norm_lag=3)),
+            cls(**examples[0], gamma_fixed=Fixed(6, 1), beta_fixed=Fixed(16, 15), y_fixed=Fixed(16, 7)),
         )
         return (*(cls(**example) for example in examples), *others)
