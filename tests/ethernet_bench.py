@@ -99,7 +99,7 @@ class PortBench:
     def macs(self) -> tuple[MacPort, ...]:
         """At the bench."""
         return tuple(
-            MacPort(prefix=f"mac{device}", kind=self.kind, word_bits=self.frames.word_bits)
+            MacPort(number=device, prefix=f"mac{device}", kind=self.kind, word_bits=self.frames.word_bits)
             for device in range(self.devices)
         )
 

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -34,21 +35,20 @@ from dagtrain.cosim.windows import (
 from dagtrain.emission.delivered import Delivered
 from dagtrain.emission.design import ClusterDesign, design_cluster
 from dagtrain.emission.links import NetworkModel
-from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.graph.ir import Graph
 from dagtrain.progress import Silent
 from dagtrain.training.feeds import synthetic_feeds
-from hdl.cache import cache_folder
 from hdl.errors import DagtrainError
 from tests.cosim_support import (
     CYCLES,
     DEVICES,
+    TINY_CYCLES,
     deliver,
     placement,
     residual_net,
 )
+from tests.test_cosim_ethernet import LIBRARY, OFTEN, designed
 
-LIBRARY = ModuleLibrary(cache_folder() / "modules")
 PROGRAM = "this one"
 WINDOW, SETTLE, STUCK = 10, 50, 200
 
@@ -89,6 +89,21 @@ def test_all_is_over_in_the_cycle_in_which_one_bench_would_say_so() -> None:
     assert conductor.orders(standing(150, 91, 105)) == [Orders(155)] * 2
     assert conductor.orders(standing(155, 91, 105)) == [Orders(156, over=True)] * 2
     assert conductor.orders(standing(156, 91, 105)) == [Orders(156, end=End.FINISHED)] * 2
+
+
+def test_a_network_with_frames_has_to_be_quiet_for_a_while_before_all_end() -> None:
+    conductor = Conductor(WINDOW, SETTLE, STUCK)
+
+    def standing(cycle: int, busy: int) -> list[Status]:
+        return [Status(cycle, 90, 91, 0, busy=busy, heard=15), Status(cycle, 95, 105, 0, busy=7, heard=3)]
+
+    assert conductor.orders(standing(155, 120)) == [Orders(156, over=True)] * 2
+    # one bench counts from the cycle in which it has finished
+    assert conductor.orders(standing(156, 120)) == [Orders(166)] * 2
+    # a frame came late
+    assert conductor.orders(standing(166, 160)) == [Orders(176)] * 2
+    assert conductor.orders(standing(176, 160)) == [Orders(176, end=End.FINISHED)] * 2
+    assert Status.of(Status.FORM.pack(*vars(standing(9, 8)[0]).values())) == standing(9, 8)[0]
 
 
 def test_where_nothing_moves_all_stop_in_the_cycle_in_which_one_bench_would() -> None:
@@ -268,6 +283,38 @@ def far(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 @pytest.mark.parametrize("size", [2, 4])
 def test_ranks_leave_what_one_program_does(far: Trained, size: int) -> None:
     far.check(size)
+
+
+@pytest.fixture(scope="module")
+def framed(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """A device each, over Ethernet that does its worst, with a host at the switch that loads state."""
+    network = NetworkModel(latency_cycles=60, stall_256=16, faults=OFTEN, capture=True, seed=1)
+    return Trained.of(designed({}, {}), tmp_path_factory.mktemp("framed"), network, TINY_CYCLES, 0)
+
+
+@pytest.mark.slow
+def test_ranks_on_ethernet_leave_what_one_program_does(framed: Trained) -> None:
+    """Every frame in its cycle, and every fault."""
+    framed.check(2)
+    assert all(sum(getattr(pair, name) for pair in framed.run.pairs) for name in ("lost", "doubled", "again"))
+    assert (framed.folder / "2" / "bench" / "frames.bin").stat().st_size > 10_000
+    with pytest.raises(DagtrainError, match=r"3 ranks for 2 devices on Ethernet, whose host is .*; start at most 2"):
+        framed.on_ranks(3)
+
+
+@pytest.mark.slow
+def test_ranks_on_ethernet_with_clocks_of_their_own_count_the_same(tmp_path: Path) -> None:
+    network = NetworkModel(latency_cycles=60, stall_256=16, faults=OFTEN, seed=3)
+    design = designed({"beta": (156.25, 128)}, {"beta": Fraction(200, 250)})
+    Trained.of(design, tmp_path, network, TINY_CYCLES, 0).check(2)
+
+
+@pytest.mark.slow
+def test_a_frame_that_comes_too_late_is_found(framed: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = Job.look_ahead.fget
+    monkeypatch.setattr(Job, "look_ahead", property(lambda job: honest(job) + 2))
+    with pytest.raises(DagtrainError, match="the window is longer than it was under way"):
+        framed.on_ranks(2)
 
 
 @pytest.mark.slow

@@ -90,7 +90,8 @@ def design_bench(
         for device in here
         if device.manifest.state and _loaded_by_port(device)
     }
-    macs = tuple(mac_ports(devices).values())
+    ours = {device.manifest.device for device in here}
+    macs = tuple(mac for name, mac in mac_ports(devices).items() if name in ours)
     pins = [port for mac in macs for port in mac.ports] + [port for lane in lanes or () for port in lane.ports]
     weights = weight_logs(here)
     watching = watch(here, options.reads) if options.hold_cycles else Watch()
@@ -291,6 +292,7 @@ def mac_ports(devices: Sequence[DeliveredDevice]) -> dict[str, MacPort]:
     framed, clocks = [(name, record) for name, record in records if record is not None], mac_clocks(devices)
     return {
         name: MacPort(
+            number=number,
             prefix=mac_prefix(number),
             kind=Mac(record.mac_port),
             word_bits=record.mac_word_bits or record.word_bits,

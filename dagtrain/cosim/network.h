@@ -25,6 +25,8 @@
 #include <vector>
 
 struct MacPins {
+    // of the switch
+    int port;
     bool avalon;
     // of a beat
     int bytes;
@@ -59,8 +61,8 @@ struct Sent {
 
 class Mac {
 public:
-    Mac(const MacPins& pins, int number, uint64_t seed, unsigned stall) : pins_(pins), number_(number), stall_(stall) {
-        salt_ = ethernet::mixed(seed ^ uint64_t(number + 1) << 40);
+    Mac(const MacPins& pins, uint64_t seed, unsigned stall) : pins_(pins), stall_(stall) {
+        salt_ = ethernet::mixed(seed ^ uint64_t(pins.port + 1) << 40);
         beat_.resize(pins.bytes);
     }
 
@@ -101,6 +103,8 @@ public:
 
     bool gives_at(int clock) const { return pins_.rx_clock == clock; }
 
+    int port() const { return pins_.port; }
+
     bool resets() const { return *pins_.reset; }
 
     // in reset with the FPGA, or not any more
@@ -140,7 +144,6 @@ public:
 
 private:
     MacPins pins_;
-    int number_;
     unsigned stall_;
     uint64_t salt_, began_ = 0, free_ = 0, was_size_ = 0;
     ethernet::Frame frame_;
@@ -159,7 +162,7 @@ private:
     }
 
     [[noreturn]] void wrong(uint64_t cycle, const std::string& what) const {
-        fail("MAC " + std::to_string(number_) + ", cycle " + std::to_string(cycle) + ": " + what);
+        fail("MAC " + std::to_string(pins_.port) + ", cycle " + std::to_string(cycle) + ": " + what);
     }
 };
 
@@ -170,13 +173,26 @@ public:
         unsigned long long number;
         unsigned stall = told(context, "mac_stall=", number) ? unsigned(number) : 0;
         for (const MacPins& one : pins) {
-            macs_.emplace_back(one, int(macs_.size()), rules_.seed, stall);
+            macs_.emplace_back(one, rules_.seed, stall);
             if (one.rx_clock) heard_ = CROSSED_CYCLES;
         }
         if (told(context, "host=", number)) host_ = int(number);
         read_resets(context);
         if (*context.commandArgsPlusMatch("frames")) log_ = std::fopen("frames.bin", "wb");
     }
+
+    // where others have some of the FPGAs: who has each port's, by rank, and who this is; the first has the host's port
+    void share(const std::vector<int>& homes, int own) {
+        host_port_ = int(homes.size());
+        std::set<int> here;
+        if (own == 0) here.insert(host_port_);
+        for (const Mac& mac : macs_) here.insert(mac.port());
+        switch_.keep(here);
+    }
+
+    // frames to ports of others, and one from there
+    std::vector<ethernet::Waiting>& away() { return switch_.away; }
+    void come(ethernet::Waiting&& frame) { switch_.come(std::move(frame)); }
 
     // false: the host is gone
     bool drive(uint64_t cycle) {
@@ -188,10 +204,11 @@ public:
         switch_.leave(cycle, [&](int port, const ethernet::Frame& frame) {
             if (resetting(port, cycle)) return;
             log(cycle, port, 1, frame);
-            if (port < host_port_) macs_[port].arrive(frame);
-            else if (host_ >= 0) leaving_.push_back({cycle, frame});
+            if (port == host_port_ && host_ >= 0) leaving_.push_back({cycle, frame});
+            for (Mac& mac : macs_)
+                if (mac.port() == port) mac.arrive(frame);
         });
-        for (size_t port = 0; port < macs_.size(); port++) macs_[port].reset(resetting(int(port), cycle));
+        for (Mac& mac : macs_) mac.reset(resetting(mac.port(), cycle));
         cycle_ = cycle;
         rose(0, cycle);
         return true;
@@ -206,21 +223,28 @@ public:
         }
     }
 
-    // whether a bench that has finished may end: the host has all, and what was on its way has been heard
-    bool ends() {
+    // whether the host has all, and nothing is on its way
+    bool quiet() const {
         bool quiet = (host_ < 0 || done_) && switch_.idle() && leaving_.empty() && entering_.empty();
         for (const Mac& mac : macs_) quiet &= mac.idle();
-        quiet_ = quiet ? quiet_ + 1 : 0;
+        return quiet && switch_.away.empty();
+    }
+
+    // cycles for which it has to stay so until a bench that has finished may end: what was on its way has been heard
+    uint64_t heard() const { return heard_; }
+
+    bool ends() {
+        quiet_ = quiet() ? quiet_ + 1 : 0;
         return quiet_ > heard_;
     }
 
     // before an edge of this clock
     void sample(uint64_t cycle, int clock) {
-        for (size_t port = 0; port < macs_.size(); port++) {
+        for (Mac& mac : macs_) {
             ethernet::Frame frame;
-            if (macs_[port].resets() || !macs_[port].takes_at(clock) || !macs_[port].sample(cycle, frame)) continue;
-            macs_[port].occupy(switch_.cable_parts(frame.size()), parts());
-            enter(int(port), frame, cycle);
+            if (mac.resets() || !mac.takes_at(clock) || !mac.sample(cycle, frame)) continue;
+            mac.occupy(switch_.cable_parts(frame.size()), parts());
+            enter(mac.port(), frame, cycle);
         }
     }
 

@@ -6,6 +6,7 @@ host has chosen, then both exchange the frames that have come out of the host's 
 
 from __future__ import annotations
 
+import heapq
 import socket
 import struct
 from collections import Counter
@@ -52,6 +53,8 @@ class Mac(Enum):
 class MacPort:
     """The ports of the bench through which a MAC gets frames of an FPGA and gives it some."""
 
+    # of the switch
+    number: int
     # of their names
     prefix: str
     kind: Mac
@@ -116,7 +119,7 @@ class MacPort:
         pins = [pin("tx", name) for name in (valid, self._ready, data, last, size, first)]
         pins += [pin("rx", name) for name in (valid, data, last, self._bad, size, first)]
         pins.append(f"&bench.{self.reset}")
-        kind = f"{str(not self._axi).lower()}, {self.word_bits // 8}"
+        kind = f"{self.number}, {str(not self._axi).lower()}, {self.word_bits // 8}"
         return f"    {{{kind}, {clocks.index(self.takes_at)}, {clocks.index(self.gives_at)}, {', '.join(pins)}}},\n"
 
 
@@ -238,6 +241,18 @@ def read_counts(folder: Path) -> tuple[PairCounts, ...]:
     return tuple(PairCounts(*map(int, line.split())) for line in path.read_text().splitlines())
 
 
+def join_counts(paths: Sequence[Path], into: Path) -> None:
+    """Of programs that each counted what passed their ports, as one would have."""
+    total: dict[tuple[int, ...], list[int]] = {}
+    for path in paths:
+        for line in path.read_text().splitlines():
+            source, target, *counts = map(int, line.split())
+            before = total.setdefault((source, target), [0] * len(counts))
+            total[source, target] = [a + b for a, b in zip(before, counts, strict=True)]
+    rows = (" ".join(map(str, (*pair, *counts))) for pair, counts in sorted(total.items()))
+    into.write_text("".join(f"{row} \n" for row in rows))
+
+
 @dataclass(frozen=True)
 class PortCounts:
     """What the Ethernet port of a device counted."""
@@ -275,10 +290,22 @@ class Passed:
 
 def read_frames(folder: Path) -> Iterator[Passed]:
     """All frames of a run in a folder, in their order."""
-    with (folder / FRAMES_FILE).open("rb") as stream:
+    yield from _logged(folder / FRAMES_FILE)
+
+
+def _logged(path: Path) -> Iterator[Passed]:
+    with path.open("rb") as stream:
         while head := stream.read(_LOGGED.size):
             cycle, port, way, size = _LOGGED.unpack(head)
             yield Passed(cycle, port, bool(way), stream.read(size))
+
+
+def join_frames(paths: Sequence[Path], into: Path) -> None:
+    """Of programs that each logged what passed their ports, as one would have: in a cycle first those from ports, the
+    host's last, then those to ports, each in the order of ports."""
+    with into.open("wb") as file:
+        for one in heapq.merge(*map(_logged, paths), key=lambda one: (one.cycle, one.arrives, one.port)):
+            file.write(_LOGGED.pack(one.cycle, one.port, one.arrives, len(one.frame)) + one.frame)
 
 
 def damaged(folder: Path, form: FrameFormat) -> dict[int, Counter[str]]:

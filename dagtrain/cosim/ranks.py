@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 from threading import Lock
 
 from dagtrain.cosim.bench import SWITCH_WORDS, design_bench
+from dagtrain.cosim.clocks import clock_of
 from dagtrain.cosim.cluster import (
     Feeds,
     bench_clocks,
@@ -24,23 +25,29 @@ from dagtrain.cosim.cluster import (
     emulate,
     framed_devices,
     located,
+    spoken,
     write_inputs,
     write_loads,
+    write_network,
     write_sources,
 )
-from dagtrain.cosim.compare import ClusterRun, batch_ends, compare, compare_start
+from dagtrain.cosim.cluster import judged as compared
+from dagtrain.cosim.compare import ClusterRun, batch_ends, compare_start
 from dagtrain.cosim.gather import gather, merged_timeline
+from dagtrain.cosim.network import PausingHost, SwitchHost
 from dagtrain.cosim.parts import Bench, BenchOptions
 from dagtrain.cosim.simulator import (
     BenchEnd,
     Ended,
     Simulator,
     StuckError,
+    answers_of,
     build,
     is_long,
     judged,
     run_bench,
 )
+from dagtrain.cosim.switch_host import NetworkHost
 from dagtrain.cosim.timeline import Probes, probes_for, read_timeline
 from dagtrain.cosim.windows import (
     SHARE_FILE,
@@ -81,10 +88,12 @@ class Job:
     # of all devices; each rank counts its own
     probed: Probes | None
     optimise: bool
+    # rank of every Ethernet port, in the order of the switch's; none where words go over the network as they are
+    ports: tuple[int, ...] = ()
 
     @property
     def look_ahead(self) -> int:
-        """Cycles of a window: a word is seen behind the edge before that at which it is taken."""
+        """Cycles of a window: a word is seen behind the edge before that at which it is taken, a frame later."""
         return self.options.network.latency_cycles - 1
 
     @property
@@ -95,9 +104,10 @@ class Job:
 
     @property
     def share_text(self) -> str:
-        """What C++ knows of the others: ranks, latency, words that the switch has room for, who has which device."""
+        """What C++ knows of the others: ranks, latency, words that the switch has room for, who has which device, or
+        which port of an Ethernet."""
         latency = self.options.network.latency_cycles
-        numbers = [max(self.homes) + 1, latency, latency + SWITCH_WORDS, *self.homes]
+        numbers = [max(self.homes) + 1, latency, latency + SWITCH_WORDS, *(self.ports or self.homes)]
         return " ".join(map(str, numbers))
 
 
@@ -179,8 +189,14 @@ def simulate_on_ranks(
             seen = records * frames // total
 
         progress.begin("co-simulation", frames)
-        left = _simulated(ranks, job, own, inputs, delivered, folder / "rank0", library, on_progress)
-        all_left = ranks.collected(left)
+        host = NetworkHost(delivered, graph, feeds) if spoken(delivered) else None
+        at_switch = host and PausingHost(host, network.host_pauses)
+        try:
+            left = _simulated(ranks, job, own, inputs, delivered, folder / "rank0", library, on_progress, at_switch)
+            all_left = ranks.collected(left)
+        finally:
+            if host is not None:
+                host.close()
     progress.end()
     for rank, one in enumerate(all_left):
         _write(folder / f"rank{rank}", one.files)
@@ -191,7 +207,7 @@ def simulate_on_ranks(
         log = judged(folder, end)
     except StuckError as error:
         raise located(error, delivered, options, seen) from None
-    run = compare(bench, golden, expected, folder, log, frames, started, sent)
+    run = compared(bench, golden, expected, folder, log, frames, started, sent, host)
     if job.probed is None:
         return run
     ends = batch_ends(log.frame_cycles, len(feeds))
@@ -200,12 +216,17 @@ def simulate_on_ranks(
 
 
 def _job(delivered: Delivered, ranks: int, options: BenchOptions, probed: Probes | None, optimise: bool) -> Job:
-    """What so many ranks do.  Raises `DagtrainError` where they are too many, or devices send frames."""
-    framed = framed_devices(delivered)
-    if framed:
-        raise DagtrainError(f"--mpi: the Ethernet of {', '.join(framed)} runs in one program alone", "leave --mpi out")
-    names = tuple(device.manifest.device for device in delivered.devices)
-    return Job(names, options, dealt_out(len(names), ranks), probed, optimise)
+    """What so many ranks do.  Raises `DagtrainError` where they are too many."""
+    names, framed = tuple(device.manifest.device for device in delivered.devices), framed_devices(delivered)
+    homes = dealt_out(len(names), ranks)
+    if framed and 0 not in homes:
+        # the host's port of the switch is the first rank's
+        raise DagtrainError(
+            f"--mpi: {ranks} ranks for {len(names)} devices on Ethernet, whose host is beside one of them",
+            f"start at most {len(names)}",
+        )
+    ports = tuple(home for name, home in zip(names, homes, strict=True) if name in framed)
+    return Job(names, options, homes, probed, optimise, ports)
 
 
 @contextmanager
@@ -357,8 +378,9 @@ def _simulated(
     folder: Path,
     library: ModuleLibrary,
     on_progress: Callable[[int], None] = lambda _: None,
+    host: SwitchHost | None = None,
 ) -> Left:
-    """Build a rank's bench and run it in step with the others."""
+    """Build a rank's bench and run it in step with the others; ``host`` is at the host's port of a switch."""
     window = Window(ranks, job.conductor, on_progress)
     if bench is None:
         window.idle()
@@ -367,17 +389,17 @@ def _simulated(
     here = Share(ranks.rank, job.homes).here
     own = Delivered(tuple(delivered.devices[place] for place in here))
     sources, clocks = write_sources(own, bench, library, folder), bench_clocks(delivered, job.options.seed)
-    kept = [clock for clock in clocks if clock.name == "clk" or clock.name in _clocks_of(own)]
-    built = build(folder / "sim", sources, Simulator.VERILATOR, job.optimise, kept, lanes=bench.lanes).resolve()
-    (folder / SHARE_FILE).write_text(job.share_text)
+    names = {"clk", *map(clock_of, own.devices), *(clk for mac in bench.macs for clk in (mac.takes_at, mac.gives_at))}
+    kept = [clock for clock in clocks if clock.name in names]
+    built = build(
+        folder / "sim", sources, Simulator.VERILATOR, job.optimise, kept, macs=bench.macs, lanes=bench.lanes
+    ).resolve()  # fmt: skip
+    (folder / SHARE_FILE).write_text(f"{ranks.rank} {job.share_text}")
+    told = write_network(folder, delivered, job.options.network) if bench.macs else ()
     before = {*inputs, SHARE_FILE}
-    end = run_bench(built, folder, lambda _: None, None, (), {"windows": window.answer})
+    end = run_bench(built, folder, lambda _: None, None, told, {"windows": window.answer, **answers_of(host)})
     made = {path.name: path for path in sorted(folder.iterdir()) if path.is_file() and path.name not in before}
     return Left(end, {name: path.read_bytes() for name, path in made.items()})
-
-
-def _clocks_of(delivered: Delivered) -> set[str]:
-    return {clock.name for clock in bench_clocks(delivered, 0)}
 
 
 def _write(folder: Path, files: dict[str, bytes]) -> None:

@@ -37,6 +37,9 @@ struct Status {
     // the last cycle; behind which one what the bench counts has changed, and since when it has all; -1: never
     int64_t cycle, changed = -1, settled = -1;
     uint32_t progress = 0, fault = 0;
+    // the last cycle in which the network with frames was not quiet, and for how many it has to be
+    int64_t busy = -1;
+    uint32_t heard = 0;
 };
 
 // dagtrain.cosim.windows.Orders
@@ -50,13 +53,13 @@ enum End : uint32_t { GOES_ON, FINISHED, STUCK, FAULTY, ABANDONED };
 
 class Windows {
 public:
-    Windows(VerilatedContext& context, Vdagtrain_bench& bench, Network&)
-        : bench_(bench), pins_{
+    Windows(VerilatedContext& context, Vdagtrain_bench& bench, Network& network)
+        : bench_(bench), network_(network), pins_{
 #include "lanes.inc"
           } {
         std::ifstream file("windows.txt");
-        int home;
-        file >> ranks_ >> latency_ >> room_;
+        int own, home;
+        file >> own >> ranks_ >> latency_ >> room_;
         while (file >> home) homes_.push_back(home);
         const char* argument = context.commandArgsPlusMatch("windows=");
         if (!file.eof() || !*argument) fail("windows.txt or +windows= is missing");
@@ -66,6 +69,10 @@ public:
             const LanePins& pins = pins_[number];
             (pins.leaves ? leaving_ : arriving_)[{pins.source, pins.target}] = number;
         }
+        status_.heard = uint32_t(network_.heard());
+#if __has_include("macs.inc")
+        network_.share(homes_, own);
+#endif
         exchange(0);
     }
 
@@ -89,7 +96,7 @@ public:
                 fail("the network between devices " + between(pins) + " is full in cycle " + std::to_string(cycle));
             lane.passed++;
             std::vector<uint8_t>& to = out_[homes_[pins.target]];
-            head(to, WORD, pins, 8 + pins.bytes);
+            head(to, WORD, pins.source, pins.target, 8 + pins.bytes);
             put(to, &cycle, 8), put(to, pins.payload, pins.bytes);
         }
     }
@@ -107,6 +114,7 @@ public:
 
     // how the bench ends behind a cycle, if it does
     const char* end(int64_t cycle) {
+        if (!network_.quiet()) status_.busy = cycle;
         if (!bench_.rst) status_.fault = bench_.memory_error ? MEMORY : bench_.network_error ? NETWORK : NO_FAULT;
         if (cycle < next_ && !status_.fault) return nullptr;
         switch (exchange(cycle)) {
@@ -129,9 +137,10 @@ private:
         std::deque<Word> words;
     };
     // what a message is: u8 kind, u32 source and target of the lane, u32 bytes, bytes
-    enum Kind : uint8_t { WORD, TAKEN };
+    enum Kind : uint8_t { WORD, TAKEN, FRAME };
 
     Vdagtrain_bench& bench_;
+    Network& network_;
     std::vector<LanePins> pins_;
     std::vector<Lane> lanes_;
     std::map<std::pair<int, int>, size_t> leaving_, arriving_;
@@ -153,8 +162,8 @@ private:
         to.insert(to.end(), static_cast<const uint8_t*>(from), static_cast<const uint8_t*>(from) + bytes);
     }
 
-    static void head(std::vector<uint8_t>& to, Kind kind, const LanePins& pins, size_t bytes) {
-        uint32_t numbers[3] = {uint32_t(pins.source), uint32_t(pins.target), uint32_t(bytes)};
+    static void head(std::vector<uint8_t>& to, Kind kind, int source, int target, size_t bytes) {
+        uint32_t numbers[3] = {uint32_t(source), uint32_t(target), uint32_t(bytes)};
         put(to, &kind, 1), put(to, numbers, sizeof numbers);
     }
 
@@ -164,9 +173,10 @@ private:
             if (lane.passed == lane.taken) continue;
             lane.taken = lane.passed;
             std::vector<uint8_t>& to = out_[homes_[one.first.first]];
-            head(to, TAKEN, pins_[one.second], 8);
+            head(to, TAKEN, one.first.first, one.first.second, 8);
             put(to, &lane.taken, 8);
         }
+        give_frames();
         status_.cycle = cycle;
         status_.progress = bench_.progress;
         std::vector<uint8_t> told;
@@ -198,7 +208,9 @@ private:
         std::memcpy(numbers, at + 1, sizeof numbers);
         const uint8_t* body = at + 1 + sizeof numbers;
         std::pair<int, int> pair{int(numbers[0]), int(numbers[1])};
-        if (*at == WORD) {
+        if (*at == FRAME) {
+            hear_frame(numbers, body, cycle);
+        } else if (*at == WORD) {
             Word word;
             std::memcpy(&word.due, body, 8);
             // it is seen behind the edge before the one at which it is taken
@@ -212,8 +224,34 @@ private:
         return 1 + sizeof numbers + numbers[2];
     }
 
+#if __has_include("macs.inc")
+    // a frame: u64 cycle from which it may go out, cycle in which it came, number, copy, and its bytes
+    void give_frames() {
+        for (const ethernet::Waiting& one : network_.away()) {
+            // the host's port is the first rank's
+            int home = one.target < int(homes_.size()) ? homes_[one.target] : 0;
+            uint64_t told[4] = {one.ready, one.entered, one.number, one.copy};
+            std::vector<uint8_t>& to = out_[home];
+            head(to, FRAME, one.source, one.target, sizeof told + one.frame.size());
+            put(to, told, sizeof told), put(to, one.frame.data(), one.frame.size());
+        }
+        network_.away().clear();
+    }
+
+    void hear_frame(const uint32_t* numbers, const uint8_t* body, int64_t cycle) {
+        uint64_t told[4];
+        std::memcpy(told, body, sizeof told);
+        if (int64_t(told[0]) <= cycle) late(told[0], cycle);
+        ethernet::Frame frame(body + sizeof told, body + numbers[2]);
+        network_.come({told[0], told[1], told[2], told[3], int(numbers[0]), int(numbers[1]), std::move(frame)});
+    }
+#else
+    void give_frames() {}
+    void hear_frame(const uint32_t*, const uint8_t*, int64_t) { fail("a frame came where there are words alone"); }
+#endif
+
     [[noreturn]] static void late(int64_t due, int64_t cycle) {
-        fail("a word for cycle " + std::to_string(due) + " came in cycle " + std::to_string(cycle) +
+        fail("what is due in cycle " + std::to_string(due) + " came in cycle " + std::to_string(cycle) +
              ": the window is longer than it was under way");
     }
 

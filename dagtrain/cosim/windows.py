@@ -152,14 +152,18 @@ class Status:
     # beats of metrics that have come
     progress: int
     fault: Fault = Fault.NONE
+    # the last cycle in which a network with frames was not quiet, and for how many it has to be until the run may end
+    busy: int = -1
+    heard: int = 0
 
-    FORM = struct.Struct("=qqqII")
+    # with what aligns it
+    FORM = struct.Struct("=qqqIIqI4x")
 
     @classmethod
     def of(cls, data: bytes) -> Status:
         """As the bench writes it."""
-        cycle, changed, settled, progress, fault = cls.FORM.unpack(data)
-        return cls(cycle, changed, settled, progress, Fault(fault))
+        cycle, changed, settled, progress, fault, busy, heard = cls.FORM.unpack(data)
+        return cls(cycle, changed, settled, progress, Fault(fault), busy, heard)
 
 
 @dataclass(frozen=True)
@@ -191,8 +195,9 @@ class Conductor:
     look_ahead: int
     settle_cycles: int
     stuck_cycles: int
-    # the next cycle ends the run
+    # what ends the run, and the cycle in which that is known
     _end: End = End.GOES_ON
+    _known: int = 0
 
     def orders(self, statuses: Sequence[Status]) -> list[Orders]:
         """Of each rank."""
@@ -205,11 +210,14 @@ class Conductor:
     def _common(self, statuses: Sequence[Status]) -> Orders:
         now, later = statuses[0].cycle, statuses[0].cycle + self.look_ahead
         if self._end:
-            return Orders(now, end=self._end)
+            # a network with frames has to be quiet for a while from then on
+            quiet = max(self._known - 1, *(status.busy for status in statuses))
+            ends = quiet + 1 + max(status.heard for status in statuses) if self._end is End.FINISHED else now
+            return Orders(now, end=self._end) if now >= ends else Orders(min(later, ends))
         if all(status.settled >= 0 for status in statuses):
             over = max(status.settled for status in statuses) + self.settle_cycles
             if now >= over:
-                self._end = End.FINISHED
+                self._end, self._known = End.FINISHED, now + 1
                 return Orders(now + 1, over=True)
             return Orders(min(later, over))
         stuck = max(status.changed for status in statuses) + 1 + self.stuck_cycles

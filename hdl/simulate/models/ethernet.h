@@ -85,9 +85,25 @@ struct Rules {
     }
 };
 
+// a frame on its way
+struct Waiting {
+    // the cycle from which it may go out, that in which it came, its number among those from its port, and which copy of it
+    // this is
+    uint64_t ready, entered, number, copy;
+    int source, target;
+    Frame frame;
+    // those that may go out at once: in an order that depends on no other port
+    bool operator<(const Waiting& other) const {
+        return std::tie(other.ready, other.entered, other.source, other.number, other.copy) <
+               std::tie(ready, entered, source, number, copy);
+    }
+};
+
 class Switch {
 public:
     std::map<std::pair<int, int>, Counts> counts;
+    // to ports that are elsewhere, since they were taken last
+    std::vector<Waiting> away;
 
     explicit Switch(const Rules& rules) : rules_(rules) {
         for (const auto& entry : rules.ports) leaving_[entry.second], free_[entry.second] = 0;
@@ -97,6 +113,12 @@ public:
         for (const auto& entry : leaving_) if (!entry.second.empty()) return false;
         return under_way_.empty();
     }
+
+    // only these ports are here: what goes to others waits in `away`
+    void keep(const std::set<int>& ports) { here_ = ports; }
+
+    // a frame from a port that is elsewhere
+    void come(Waiting&& frame) { under_way_.push(std::move(frame)); }
 
     // of a cycle, and those that a frame occupies a cable
     uint64_t parts() const { return rules_.bits ? rules_.bits : 1; }
@@ -140,12 +162,6 @@ public:
     }
 
 private:
-    struct Waiting {
-        uint64_t ready, order;
-        int source, target;
-        Frame frame;
-        bool operator<(const Waiting& other) const { return std::tie(other.ready, other.order) < std::tie(ready, order); }
-    };
     struct Gone {
         uint64_t ends;
         int source;
@@ -156,7 +172,13 @@ private:
     std::map<int, uint64_t> numbers_, free_;
     std::map<int, std::deque<Gone>> leaving_;
     std::priority_queue<Waiting> under_way_;
-    uint64_t order_ = 0;
+    // empty: all are
+    std::set<int> here_;
+
+    void send(Waiting&& frame) {
+        if (here_.empty() || here_.count(frame.target)) under_way_.push(std::move(frame));
+        else away.push_back(std::move(frame));
+    }
 
     bool down(int port, uint64_t now) const {
         for (const Down& one : rules_.down) if (one.port == port && one.first <= now && now < one.end) return true;
@@ -191,10 +213,10 @@ private:
             delay = 1 + word(DELAY) % span;
         }
         bool doubled = hit(rules_.duplicate, DUPLICATE);
-        under_way_.push({ready + delay, order_++, source, target, frame});
+        send({ready + delay, now, number, 0, source, target, frame});
         if (doubled) {
             count.doubled++;
-            under_way_.push({ready + word(SECOND_DELAY) % span, order_++, source, target, std::move(frame)});
+            send({ready + word(SECOND_DELAY) % span, now, number, 1, source, target, std::move(frame)});
         }
     }
 };

@@ -108,15 +108,15 @@ class EthernetSwitch:
 
     def __post_init__(self) -> None:
         self._numbers: Counter[int] = Counter()
-        # (cycle from which it may go out, order of arrival, from, to, frame)
-        self._under_way: list[tuple[int, int, int, int, bytes]] = []
+        # (cycle from which it may go out, cycle in which it came, from, number of those from there, copy of it, to,
+        # frame): the order of those that may go out at once depends on no other port
+        self._under_way: list[tuple[int, int, int, int, int, int, bytes]] = []
         # to → (cycle at which it has gone out whole, from, frame)
         self._leaving: dict[int, deque[tuple[Fraction, int, bytes]]] = {
             port: deque() for port in sorted(set(self.ports.values()))
         }
         # to → cycle from which its cable is free
         self._free: dict[int, Fraction] = dict.fromkeys(self._leaving, Fraction(0))
-        self._order = 0
 
     @property
     def text(self) -> str:
@@ -150,7 +150,7 @@ class EthernetSwitch:
     def leave(self, now: int) -> list[tuple[int, bytes]]:
         """(port, frame) of all that have gone out whole by this cycle since the last call, in the order of ports."""
         while self._under_way and self._under_way[0][0] <= now:
-            ready, _, source, target, frame = heapq.heappop(self._under_way)
+            ready, _, source, _, _, target, frame = heapq.heappop(self._under_way)
             ends = max(Fraction(ready), self._free[target]) + self._cycles(frame)
             self._free[target] = ends
             self._leaving[target].append((ends, source, frame))
@@ -200,9 +200,9 @@ class EthernetSwitch:
         if faults.hits(faults.duplicate, word(Purpose.DUPLICATE)):
             self._count(source, target, "doubled")
             delays.append(word(Purpose.SECOND_DELAY) % span)
-        for delay in delays:
-            heapq.heappush(self._under_way, (now + self.latency + delay, self._order, source, target, frame))
-            self._order += 1
+        for copy, delay in enumerate(delays):
+            ready = now + self.latency + delay
+            heapq.heappush(self._under_way, (ready, now, source, number, copy, target, frame))
 
     def _corrupted(self, frame: bytes, source: int, number: int) -> bytes:
         """With 1 to `MOST_FLIPS` different bits turned over, as a MAC lets through what its FCS does not see."""
