@@ -27,6 +27,8 @@ from dagtrain.planning.link_costs import PortCosts, network_links
 from dagtrain.progress import Silent
 from dagtrain.training.feeds import synthetic_feeds
 from hdl.cache import cache_folder
+from hdl.convert.tools import lint_verilog
+from hdl.convert.verilog import convert
 from hdl.costs.estimate import Estimator
 from hdl.engine.codec import coding
 from hdl.engine.codec.bursts import Bursts
@@ -41,8 +43,10 @@ from hdl.link.egress import Egress
 from hdl.link.format import LinkFormat
 from hdl.link.ingress import Ingress
 from hdl.parts.catalogue import PARTS
+from hdl.signals import ClockReset
 from hdl.simulate import Backend
 from hdl.simulate.models.ethernet import Faults
+from hdl.stream import Stream
 from hdl.tensor import Kind, Port, Tensor
 from tests.cosim_support import DEVICES, TINY_DRAM, deliver, simulate_design
 from tests.flow_support import new_case
@@ -102,6 +106,15 @@ def test_ends_pass_them_in_verilog(bursts: Bursts, lanes: int) -> None:
     for backend in (Backend.ICARUS, Backend.VERILATOR):
         for stall in (0.0, 0.4):
             both(backend, bursts, lanes, drawn(bursts, 60, seeded()), stall)
+
+
+@pytest.mark.parametrize(("bursts", "lanes"), quick(1, ENDS), ids=lambda it: named(it) if hasattr(it, "codec") else it)
+def test_no_tool_warns_of_ends(bursts: Bursts, lanes: int, tmp_path: Path) -> None:
+    for unit in (CompressedEnd(bursts=bursts, lanes=lanes), DecompressedEnd(bursts=bursts, lanes=lanes)):
+        path = tmp_path / "end.v"
+        streams = {name: Stream(width) for name, width in unit.streams.items()}
+        path.write_text(convert(unit.build(ClockReset(), streams), "coded_end").text)
+        lint_verilog([path], "coded_end")
 
 
 @pytest.mark.parametrize(("burst", "lanes"), [(2, 1), (4, 4), (4, 2), (8, 1)])
@@ -211,21 +224,22 @@ def test_ends_of_the_codec_are_counted_on_devices() -> None:
 
 
 def test_a_bound_of_the_range_drops_what_each_width_lets_it() -> None:
-    way = parse_exchange("chain", "bounded:10,ratio=2.5")
-    assert way.record == {"exchange": "chain", "compress": "bounded:10:7:truncate,ratio=2.5"}
+    way = parse_exchange("chain", "bounded:10,feedback,ratio=2.5")
+    assert way.record == {"exchange": "chain", "compress": "bounded:10:7:truncate,ratio=2.5,feedback"}
     assert parse_exchange(*way.record.values()) == way
     layers = [node.layer for node in coded_graph(way).nodes if isinstance(node.layer, Exchange)]
-    assert {layer.codec for layer in layers} == {IntegerCodec.relative(10)}
+    assert {(layer.codec, layer.feedback) for layer in layers} == {(IntegerCodec.relative(10), True)}
     assert {layer.coding("ring_out") for layer in layers} == {Coding(IntegerCodec.relative(10), Fraction(5, 2))}
 
 
 @pytest.mark.parametrize(
     ("compress", "message"),
     [
-        ("integer:5,ratio=", "--compress: 'ratio=' says nothing of a codec; give ratio=R, by which"),
+        ("integer:5,ratio=", "--compress: 'ratio=' says nothing of a codec; give feedback, or ratio=R, by which"),
         ("integer:5,ratio=0.5", "'ratio=0.5' says nothing"),
         ("integer:5,ratio=2,ratio=3", "'ratio=2,ratio=3' says nothing"),
         ("integer:5,fast", "'fast' says nothing"),
+        ("integer:5,feedback,feedback", "'feedback,feedback' says nothing"),
         ("bounded:0", "--compress 'bounded:0' bounds nothing; give 1 or more"),
     ],
 )
@@ -240,6 +254,8 @@ def test_bounds_and_ratios_that_gradients_have_not_are_refused() -> None:
         coded_graph(parse_exchange("chain", "bounded:16"), "a convolution")
     with pytest.raises(GraphError, match=r"a ratio of 9, and gradients of conv2.gradient have 16 bits with a tag"):
         coded_graph(parse_exchange("chain", "integer:4,ratio=9"), "a convolution")
+    with pytest.raises(GraphError, match=r"takes nothing of gradients of conv2.gradient that could be fed back; leave"):
+        coded_graph(parse_exchange("chain", "integer:0,feedback"), "a convolution")
 
 
 def test_training_measures_what_plans_may_count_on(tmp_path: Path) -> None:

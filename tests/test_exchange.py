@@ -19,7 +19,7 @@ from dagtrain.passes.exchange import COPY, Exchanging, parse_exchange
 from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.passes.replicate import replicate
 from dagtrain.training.feeds import synthetic_feeds
-from hdl.engine.codec import collective, cut
+from hdl.engine.codec import collective, cut, feedback
 from hdl.engine.codec.collective import Collective
 from hdl.engine.codec.integer_codec import Cut, IntegerCodec
 from hdl.errors import DagtrainError, ShapeError
@@ -38,6 +38,7 @@ from tests.test_copies import SETS, check_circuits, copy_of, net, of_one, same, 
 
 CHAIN = Exchanging(Collective.CHAIN)
 CODED = Exchanging(Collective.CHAIN, (4, 7, Cut.STOCHASTIC))
+FED_BACK = replace(CODED, feedback=True)
 RING, CODED_RING = (replace(way, collective=Collective.RING) for way in (CHAIN, CODED))
 SHAPE = (3, 5)
 
@@ -67,8 +68,14 @@ def test_exact_sums_from_copy_to_copy_have_the_bits_of_one(way: Exchanging, name
 
 
 @pytest.mark.parametrize("codec", [(4, 7, cut) for cut in Cut] + [(0, 15, Cut.TRUNCATE)], ids=str)
-@pytest.mark.parametrize("copies", [2, 4])
-def test_hops_of_a_codec_are_those_of_its_golden_model(copies: int, codec: tuple[int, int, Cut]) -> None:
+@pytest.mark.parametrize(("copies", "feedback"), [(2, False), (2, True), (4, False), (4, True)])
+def test_hops_of_a_codec_are_those_of_its_golden_model(
+    copies: int, feedback: bool, codec: tuple[int, int, Cut]
+) -> None:
+    # of what takes nothing there is none
+    feedback = feedback and codec[0] > 0
+    # gradients of few bits, of which much is taken, or of any
+    smallest, taken = 8 * feedback, False
     seed = random.SystemRandom().randrange(10**6)
     print(f"seed {seed}")
     rng = np.random.default_rng(seed)
@@ -76,14 +83,14 @@ def test_hops_of_a_codec_are_those_of_its_golden_model(copies: int, codec: tuple
     hops = [
         Exchange(
             shape=SHAPE, recipe=Recipe(batch=8, seed=9), tensor_id=77, copy=copy, copies=copies, widths=(30,) * copies,
-            fraction_bits=18, g_fixed=Fixed(16, 8), codec=integers,
+            fraction_bits=18, g_fixed=Fixed(16, 8), codec=integers, feedback=feedback,
         )
         for copy in range(copies)
     ]  # fmt: skip
     states = [hop.start({}) for hop in hops]
-    whole = collective.AllReduce(Collective.CHAIN, integers)
-    for batch in range(3):
-        sums = [rng.integers(-(1 << 27), 1 << 27, SHAPE) >> int(rng.integers(0, 20)) for _ in hops]
+    whole = collective.AllReduce(Collective.CHAIN, integers, feedback)
+    for batch in range(5):
+        sums = [rng.integers(-(1 << 27), 1 << 27, SHAPE) >> int(rng.integers(smallest, 20)) for _ in hops]
         made: dict[str, IntArray] = {}
         for hop, state, own in zip(hops, states, sums, strict=True):
             (came,) = made.values() if made else (None,)
@@ -97,6 +104,11 @@ def test_hops_of_a_codec_are_those_of_its_golden_model(copies: int, codec: tuple
             return high_half(hash32(np.arange(first, end), batch, hops[copy].key("hop")))
 
         assert np.array_equal(made["g_sum"], whole.run(rounded, noise))
+        if feedback:
+            kept = [state["residual"].ravel() for state in states]
+            assert all(map(np.array_equal, kept, whole.residuals))
+            taken |= any(residual.any() for residual in kept)
+    assert taken == feedback
 
 
 def exchanges(graph: Graph) -> dict[str, list[Node]]:
@@ -173,6 +185,22 @@ def test_blocks_that_are_none_are_refused() -> None:
         collective.AllReduce(Collective.RING, ends=(2, 4)).run([np.zeros(5, np.int64)] * 2)
 
 
+def test_residuals_are_carried_over_and_kept_in_images() -> None:
+    layer = next(layer for layer in Exchange.examples() if layer.feedback and layer.copy)
+    state, rng = layer.start({}), np.random.default_rng(2)
+    for _ in range(2):
+        layer.golden(state, {port.name: rng.integers(-9999, 9999, layer.shape) for port in layer.sinks})
+    assert state["residual"].any()
+    later = replace(layer, begun=2).start(layer.carried(state))
+    assert later["batch"] == state["batch"]
+    assert np.array_equal(later["residual"], state["residual"])
+    (memory,) = layer.memories()
+    words = layer.images(later)[memory.name]
+    assert len(words) == memory.depth
+    assert any(words)
+    assert not any(layer.images(layer.start({}))[memory.name])
+
+
 def test_copies_of_a_coded_chain_stay_equal_and_learn_otherwise_than_one() -> None:
     executor, results = trained(chained("two of all", CODED))
     assert not same(results, of_one(5, 3)[1])
@@ -206,8 +234,14 @@ def test_a_chain_is_kept_in_files(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "way"),
-    [("a convolution", CHAIN), ("a convolution", CODED), ("three of all", CHAIN), ("three of all", CODED_RING)],
-    ids=["exact", "coded", "three exact", "ring of three"],
+    [
+        ("a convolution", CHAIN),
+        ("a convolution", CODED),
+        ("a convolution", FED_BACK),
+        ("three of all", CHAIN),
+        ("three of all", CODED_RING),
+    ],
+    ids=["exact", "coded", "with feedback", "three exact", "ring of three"],
 )
 def test_circuits_of_a_chain_on_slow_links_train_to_the_bits_of_the_emulator(
     name: str, way: Exchanging, tmp_path: Path
@@ -224,17 +258,31 @@ FAULTS: dict[str, tuple[ModuleType, str, dict[str, str]]] = {
         {"return *inside, cut_stream(domain, cut, left, codec=codec, lanes=lanes), queue(domain, left, y,":
          "return *inside, queue(domain, total, y,"},
     ),
+    "residuals lie a place further in each tensor": (
+        feedback, "residual_memory", {"counter(domain, write, write_at, count=beats)":
+                                      "counter(domain, write, write_at, count=max(1, beats - 1))"},
+    ),
+    "a residual is read before it is written": (feedback, "residual_memory", {
+        "most = y.width, x.width, beats": "most = y.width, x.width, beats + 2", "max=beats + 1)": "max=beats + 3)",
+    }),
+    "what was coded is kept": (feedback, "feedback_stream", {"total[:] = total - left": "total[:] = left"}),
     "all hops draw the bits of the first": (exchange, "coded_hop", {'cfg.key("hop"), cfg.begun': "1, cfg.begun"}),
     "signs are lost": (cut, "cut_stream", {"element[:] = element << drop": "element[:] = abs(element << drop)"}),
     "the greatest is cut": (cut, "cut_stream", {"half, spare = codec.raw_from,": "half, spare = 1 << 15,"}),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", quick(1, FAULTS))
+def has_noise(layer: Exchange) -> bool:
+    return layer.codec is not None and layer.codec.cut is Cut.STOCHASTIC
+
+
+@pytest.mark.parametrize("name", quick(2, FAULTS))
 def test_seeded_faults_of_hops_are_found(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     home, block, changes = FAULTS[name]
-    Mutator(monkeypatch, tmp_path)(home if home is exchange else exchange, home, block, changes)
-    layer = next(layer for layer in Exchange.examples() if layer.codec and layer.codec.cut is Cut.STOCHASTIC)
+    Mutator(monkeypatch, tmp_path)(feedback if block == "residual_memory" else exchange, home, block, changes)
+    layers = [layer for layer in Exchange.examples() if layer.feedback is (home is feedback)]
+    # a tensor that passes sooner than what is taken of it is known, or one that is rounded by random bits
+    layer = min(layers, key=lambda layer: layer.elements) if "before" in name else next(filter(has_noise, layers))
     case = make_case(layer)
     with pytest.raises((AssertionError, DagtrainError)):
         assert_equal_bits(case, design_of(case), Backend.MYHDL, seed=11)
@@ -248,6 +296,8 @@ def test_sums_of_no_copy_and_codecs_of_other_widths_are_refused() -> None:
         Exchange(shape=(4,), copy=2)
     with pytest.raises(ShapeError, match=r"a codec of 12 bits for gradients of 16; take one of their width$"):
         Exchange(shape=(4,), codec=IntegerCodec(2, width=12))
+    with pytest.raises(ShapeError, match=r"feedback of what no codec takes; take one that drops bits, or no feedback"):
+        Exchange(shape=(4,), codec=IntegerCodec(0), feedback=True)
     with pytest.raises(ShapeError, match="more than 62"):
         Exchange(shape=(4,), copy=1, widths=(62, 62))
 

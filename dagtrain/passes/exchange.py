@@ -25,10 +25,11 @@ NO_CODEC, INTEGER = "none", "integer"
 # an error bound in bits below the format's range instead of bits that are dropped
 BOUNDED = "bounded"
 # what may stand behind a codec
-RATIO = "ratio="
+RATIO, FEEDBACK = "ratio=", "feedback"
 FORM = (
     f"{NO_CODEC}, or {INTEGER}:DROP[:WINDOW[:ROUNDING]] or {BOUNDED}:BITS[:WINDOW[:ROUNDING]] with "
-    f"{', '.join(cut.value for cut in Cut)}, and behind it ,{RATIO}R if links are to be planned for that"
+    f"{', '.join(cut.value for cut in Cut)}, and behind it ,{FEEDBACK} to keep what is taken for the next batch, "
+    f",{RATIO}R to plan links for that"
 )
 
 
@@ -48,6 +49,8 @@ class Exchanging:
     bounded: bool = False
     # percent of the words' bits that elements have, as plans count on; 0: nobody said
     ratio_percent: int = 0
+    # whether copies keep what coding took, and add it to the next batch's
+    feedback: bool = False
 
     @property
     def record(self) -> dict[str, str]:
@@ -58,6 +61,8 @@ class Exchanging:
         said = f"{BOUNDED if self.bounded else INTEGER}:{first}:{window}:{cut.value}"
         if self.ratio_percent:
             said += f",{RATIO}{self.ratio_percent / 100:g}"
+        if self.feedback:
+            said += f",{FEEDBACK}"
         return {"exchange": self.collective.value, "compress": said}
 
     def problems(self, graph: Graph, counts: Mapping[str, int]) -> Iterator[Problem | str]:
@@ -79,6 +84,9 @@ class Exchanging:
                 what = f"drops {drop} bits and keeps {window}, and gradients of {name} have {width - 1} and a sign"
                 least = f"{INTEGER}:{max(0, width - 1 - WINDOW_BITS)}"
                 yield Problem(f"--compress {what}", f"take at most {width - 1} together, as {least}")
+            elif self.feedback and not drop:
+                what = f"--compress takes nothing of gradients of {name} that could be fed back"
+                yield Problem(what, f"leave {FEEDBACK} out, or drop bits")
             elif self.ratio_percent > (most := 100 * width // TAG_BITS):
                 what = f"--compress counts on a ratio of {self.ratio_percent / 100:g}, and gradients of {name} have"
                 cure = f"take at most {RATIO}{most / 100:g}, or what was measured"
@@ -132,6 +140,7 @@ class Exchanging:
                 g_fixed=rounded.g_fixed,
                 codec=self._codec(rounded),
                 ratio_percent=self.ratio_percent,
+                feedback=self.feedback,
                 begun=rounded.begun,
             )
             name, layer_of = named(f"{edge}.exchange", copy), named(node.layer_of, copy)
@@ -173,34 +182,33 @@ def parse_exchange(exchange: str, compress: str) -> Exchanging:
     if exchange not in built:
         cure = f"take {', '.join(built[:-1])} or {built[-1]}"
         problems.append(Problem(f"--exchange {exchange!r} is no way to exchange gradients", cure))
-    codec, percent = None, 0
+    codec, percent, feedback = None, 0, False
     if compress != NO_CODEC:
         text, *more = compress.split(",")
-        for found in (_parse_codec(text), _parse_ratio(more)):
-            if isinstance(found, Problem):
-                problems.append(found)
-            elif isinstance(found, int):
-                percent = found
-            else:
-                codec = found
+        found, further = _parse_codec(text), _parse_further(more)
+        problems += [problem for problem in (found, further) if isinstance(problem, Problem)]
+        if not isinstance(found, Problem):
+            codec = found
+        if not isinstance(further, Problem):
+            percent, feedback = further
         if exchange == Collective.CENTRAL.value:
             problems.append(
                 Problem("--compress is for gradients that go from copy to copy", "give --exchange ring or chain, too")
             )
     if problems:
         raise DagtrainError.listing("", problems)
-    return Exchanging(Collective(exchange), codec, compress.startswith(BOUNDED), percent)
+    return Exchanging(Collective(exchange), codec, compress.startswith(BOUNDED), percent, feedback)
 
 
-def _parse_ratio(said: Sequence[str]) -> int | Problem:
-    """Percent; 0 where nothing is said."""
-    if not said:
-        return 0
-    number = said[0].removeprefix(RATIO)
-    if len(said) > 1 or number == said[0] or not re.fullmatch(r"\d+(\.\d{1,2})?", number) or float(number) < 1:
+def _parse_further(said: Sequence[str]) -> tuple[int, bool] | Problem:
+    """What stands behind a codec: percent of a ratio, 0 where nothing is said, and whether there is feedback."""
+    ratios = [word.removeprefix(RATIO) for word in said if word.startswith(RATIO)]
+    fit = all(re.fullmatch(r"\d+(\.\d{1,2})?", number) and float(number) >= 1 for number in ratios)
+    if len(ratios) + said.count(FEEDBACK) < len(said) or max(len(ratios), said.count(FEEDBACK)) > 1 or not fit:
         what = f"--compress: {','.join(said)!r} says nothing of a codec"
-        return Problem(what, f"give {RATIO}R, by which gradients got smaller, 1 or more with at most two decimals")
-    return round(100 * float(number))
+        cure = f"give {FEEDBACK}, or {RATIO}R, by which gradients got smaller, 1 or more with at most two decimals"
+        return Problem(what, cure)
+    return round(100 * float(ratios[0])) if ratios else 0, FEEDBACK in said
 
 
 def _parse_codec(text: str) -> tuple[int, int, Cut] | Problem:

@@ -15,14 +15,17 @@ CUT_CYCLES = 3
 
 
 @block
-def cut_stream(domain: ClockReset, x: Stream, y: Stream, *, codec: IntegerCodec, lanes: int) -> Instances:
+def cut_stream(
+    domain: ClockReset, x: Stream, y: Stream, *, codec: IntegerCodec, lanes: int, beside: bool = False
+) -> Instances:
     """`IntegerCodec.encode`, then `IntegerCodec.decode`.  Costs two adders a lane, three where bits are rounded;
     `CUT_CYCLES`, one beat a cycle.
 
     Ports:
         x: in, stream of ``lanes`` elements of ``codec.width`` bits; with `Cut.STOCHASTIC` 16 random bits a lane above
             them.
-        y: out, stream of ``lanes`` elements of ``codec.width`` bits, from registers.
+        y: out, stream of ``lanes`` elements of ``codec.width`` bits, from registers; with ``beside`` those of ``x``
+            above them.
     """
     width, drop, window, sign = codec.width, codec.drop, codec.window, codec.width - 1
     # of the random bits of a lane, as many as are cut off
@@ -36,13 +39,14 @@ def cut_stream(domain: ClockReset, x: Stream, y: Stream, *, codec: IntegerCodec,
     )  # fmt: skip
     from_x, bound, top, above = width * lanes, 1 << width, width + 1, drop + window
     first, second = Stream(bits_in(measured)), Stream(bits_in(counted))
-    magnitudes, counts, elements = (Signal(intbv(0)[stream.width :]) for stream in (first, second, y))
+    magnitudes, counts, elements = (Signal(intbv(0)[bits:]) for bits in (first.width, second.width, from_x))
+    last = Signal(intbv(0)[y.width :]) if beside else elements
     whole, noise = Signal(intbv(0)[from_x:]), Signal(intbv(0)[lanes * max(1, random_bits) :])
     inputs: Instances
     stages = (
         next_stage(domain, x, magnitudes, first),
         next_stage(domain, first, counts, second),
-        next_stage(domain, second, elements, y),
+        next_stage(domain, second, last, y),
     )
 
     @always_comb
@@ -107,4 +111,11 @@ def cut_stream(domain: ClockReset, x: Stream, y: Stream, *, codec: IntegerCodec,
                 element[:] = second.payload[bits_of(lane, width)].signed()
             elements.next[bits_of(lane, width)] = element[width:]
 
-    return stages, measure, inputs, choose
+    if not beside:
+        return stages, measure, inputs, choose
+
+    @always_comb
+    def set_beside() -> None:
+        last.next = concat(second.payload[from_x:], elements)
+
+    return stages, measure, inputs, choose, set_beside

@@ -314,6 +314,16 @@ def find_end(sizes: Bits, following: Bits, crosses: Bit, beyond: Bit, *, form: U
     def wrap() -> None:
         rest.next = behind - granules
 
+    if not least:
+        # what begins so late ends in the next word, of any size
+        @always_comb
+        def end_late() -> None:
+            crosses.next = sizes[low] or not sizes[low]
+            beyond.next = sizes[high:low] != 0 or least_beyond == 0
+            following.next = rest[bits:]
+
+        return add, wrap, end_late
+
     @always_comb
     def judge() -> None:
         crosses.next = sizes[high:low] >= least

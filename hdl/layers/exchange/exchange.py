@@ -11,7 +11,8 @@ engine: so the bits are those of one pipeline, whoever summed what.  With one ea
 saturated, to what came, and hands on what is decoded of the code of that (`IntegerCodec`).  So all copies get the
 decoded form, the last one as well, and their weights stay equal.
 
-Nothing is stored: an element leaves as soon as it came from the copy before and from the own engine.
+No tensor is stored: an element leaves as soon as it came from the copy before and from the own engine.  With feedback
+each copy keeps what the codec took of each element, and adds it to the next batch's.
 """
 
 from __future__ import annotations
@@ -27,13 +28,16 @@ from myhdl import block
 from hdl.engine.arithmetic.rounding import exact_sum, sum_cycles, sum_stream
 from hdl.engine.codec.coding import Coding
 from hdl.engine.codec.cut import CUT_CYCLES, cut_stream
-from hdl.engine.codec.integer_codec import Cut, IntegerCodec
+from hdl.engine.codec.feedback import RESIDUAL, feedback_cycles, feedback_stream, loop_cycles, residual_fixed
+from hdl.engine.codec.integer_codec import Cut, IntegerCodec, with_feedback
 from hdl.engine.weights.gradient_rounding import GRADIENT_ROUNDING_LATENCY, Rounding, gradient_rounding
 from hdl.engine.weights.noise import element_noise
 from hdl.errors import ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray
 from hdl.layers.base import Layer
+from hdl.layers.beats import pack
 from hdl.layers.meaning import State
+from hdl.layers.storage import Memory
 from hdl.layers.wiring.gradient_sum import GradientSum, add_stream, gradient_sum
 from hdl.layers.wiring.parameter import ParameterLayer
 from hdl.random_bits import hash32, high_half, requantise_by_element, stable_id, tensor_key
@@ -42,7 +46,7 @@ from hdl.signals import ClockReset, Instances
 from hdl.spelling import QUIET
 from hdl.stream import Stream
 from hdl.streams import join, queue, queue_latency
-from hdl.tensor import Kind, Port, Tensor, Tile
+from hdl.tensor import Kind, Port, Tensor, Tile, in_order
 
 # places of the queue at the end
 DEPTH = 2
@@ -65,6 +69,8 @@ class Exchange(ParameterLayer):
     g_fixed: Fixed = Fixed(16, 8)  # noqa: RUF009 - frozen
     # of what is handed on; None: exact sums
     codec: IntegerCodec | None = None
+    # whether what that takes of an element is kept, and added to the next batch's
+    feedback: bool = field(default=False, metadata=QUIET)
     # bits of what is handed on, in percent of those of its words, that plans count on; 0: nobody said
     ratio_percent: int = field(default=0, metadata=QUIET)
     # batches of an earlier training, from which it counts on
@@ -81,6 +87,10 @@ class Exchange(ParameterLayer):
             raise ShapeError(
                 f"{self.title}: a codec of {self.codec.width} bits for gradients of {self.g_fixed.width}",
                 "take one of their width",
+            )
+        if self.feedback and (self.codec is None or not self.codec.drop):
+            raise ShapeError(
+                f"{self.title}: feedback of what no codec takes", "take one that drops bits, or no feedback"
             )
         if self.codec is None and self.is_last:
             # says what is wrong with sums of all copies
@@ -152,7 +162,16 @@ class Exchange(ParameterLayer):
         if self.codec is None:
             return int(self.copy > 0) + queue_latency(DEPTH)
         adder = sum_cycles(self.g_fixed, self.g_fixed, self.g_fixed) if self.copy else 0
-        return GRADIENT_ROUNDING_LATENCY + adder + CUT_CYCLES + queue_latency(DEPTH)
+        cut = feedback_cycles(self.codec, self.g_fixed) if self.feedback else CUT_CYCLES
+        return GRADIENT_ROUNDING_LATENCY + adder + cut + queue_latency(DEPTH)
+
+    @property
+    def cycles_per_batch(self) -> int:
+        """A beat a cycle; with feedback a residual must have been written before it is read again."""
+        beats = super().cycles_per_batch
+        if self.codec is None or not self.feedback:
+            return beats
+        return max(beats, loop_cycles(self.codec, self.g_fixed, beats))
 
     @property
     def not_accessed(self) -> str:
@@ -162,9 +181,17 @@ class Exchange(ParameterLayer):
     # ---- meaning
 
     def start(self, parameters: Mapping[str, FloatArray]) -> State:
-        """The number of batches behind it, for random bits."""
-        del parameters
-        return {"batch": self.begun}
+        """The number of batches behind it, for random bits; nothing was taken yet, unless it is carried over."""
+        if not self.feedback:
+            return {"batch": self.begun}
+        residual = np.zeros(self.shape, np.int64)
+        if RESIDUAL in parameters:
+            residual = np.rint(parameters[RESIDUAL] / self.g_fixed.step).astype(np.int64).reshape(self.shape)
+        return {"batch": self.begun, RESIDUAL: residual}
+
+    def carried(self, state: State) -> dict[str, FloatArray]:
+        """Residuals."""
+        return {RESIDUAL: self.g_fixed.decode(state[RESIDUAL])} if self.feedback else {}
 
     def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
         """A hop of the chain."""
@@ -178,8 +205,11 @@ class Exchange(ParameterLayer):
             return {source: requantise_by_element(total, self.fraction_bits, self.g_fixed, batch, self.sum_key)}
         rounded = requantise_by_element(own, self.fraction_bits, self.g_fixed, batch, self.key("copy"))
         noise = high_half(hash32(np.arange(own.size).reshape(self.shape), batch, self.key("hop")))
-        codes = self.codec.encode(self.g_fixed.saturate(rounded + came), noise)
-        return {source: self.codec.decode(*codes)}
+        total = self.g_fixed.saturate(rounded + came)
+        if not self.feedback:
+            return {source: self.codec.decode(*self.codec.encode(total, noise))}
+        tags, codes, state[RESIDUAL] = with_feedback(self.codec, total, state[RESIDUAL], noise)
+        return {source: self.codec.decode(tags, codes)}
 
     def reference(self, state: State, inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
         """The sum."""
@@ -190,7 +220,7 @@ class Exchange(ParameterLayer):
     def closeness(self) -> dict[str, float]:
         """Exact, a stochastic rounding, or that and what the codec cuts off."""
         if self.codec is not None:
-            return {self.sources[0].name: 1.0 + self.codec.worst_error}
+            return {self.sources[0].name: 1.0 + (1 + self.feedback) * self.codec.worst_error}
         return {self.sources[0].name: float(self.is_last)}
 
     @property
@@ -209,14 +239,27 @@ class Exchange(ParameterLayer):
         """Of the stream: a vector has its own."""
         return self.tile if len(self.shape) > 1 else Tile()
 
+    def memories(self) -> tuple[Memory, ...]:
+        """Residuals."""
+        if self.codec is None or not self.feedback:
+            return ()
+        width = self.w_lanes * residual_fixed(self.codec, self.g_fixed).width
+        return (Memory(RESIDUAL, self.tiled_elements // self.w_lanes, width, is_state=True),)
+
+    def images(self, state: State) -> dict[str, list[int]]:
+        """Residuals in stream order."""
+        if self.codec is None or not self.feedback:
+            return {}
+        flat = in_order(state[RESIDUAL].reshape(-1), self.stream_order("g"))
+        return {RESIDUAL: pack(flat, residual_fixed(self.codec, self.g_fixed).width, self.w_lanes)}
+
     def circuit(
         self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
     ) -> Instances:
         """Adders alone, or rounding, an adder and the codec."""
-        del images
         own, came, out = streams["g"], streams.get("ring_in"), streams[self.sources[0].name]
         if self.codec is not None:
-            return coded_hop(domain, own, came, out, cfg=self)
+            return coded_hop(domain, own, came, out, cfg=self, contents=(images or {}).get(RESIDUAL))
         if came is None:
             return queue(domain, own, out, depth=DEPTH)
         if self.is_last:
@@ -235,8 +278,10 @@ class Exchange(ParameterLayer):
             cls(copy=1, **wide, **three),  # type: ignore[arg-type]
             cls(copy=2, **wide, **three),  # type: ignore[arg-type]
             cls(copy=0, codec=codecs[0], **wide, **three),  # type: ignore[arg-type]
+            cls(copy=1, codec=codecs[2], feedback=True, **wide, **three),  # type: ignore[arg-type]
             cls(copy=1, codec=codecs[2], **wide, **three),  # type: ignore[arg-type]
             cls(shape=(4,), copy=1, recipe=Recipe(batch=1), codec=codecs[1], begun=3),
+            cls(shape=(3,), widths=(18, 18), recipe=Recipe(batch=1), codec=IntegerCodec(4), feedback=True),
         )
 
 
@@ -254,10 +299,19 @@ def exact_hop(domain: ClockReset, own: Stream, came: Stream, y: Stream, *, lanes
 
 
 @block
-def coded_hop(domain: ClockReset, own: Stream, came: Stream | None, y: Stream, *, cfg: Exchange) -> Instances:
+def coded_hop(
+    domain: ClockReset,
+    own: Stream,
+    came: Stream | None,
+    y: Stream,
+    *,
+    cfg: Exchange,
+    contents: Sequence[int] | None = None,
+) -> Instances:
     """Rounds the own sum, adds it to what came, and gives what a codec leaves of it.
 
-    Costs the rounding (`gradient_rounding`), an adder a lane, and the codec (`cut_stream`); one beat a cycle.
+    Costs the rounding (`gradient_rounding`), an adder a lane, and the codec (`cut_stream`, or `feedback_stream` whose
+    residuals begin as ``contents``); one beat a cycle.
 
     Ports:
         own: in, stream of ``cfg.w_lanes`` codes of ``cfg.own``.
@@ -274,10 +328,19 @@ def coded_hop(domain: ClockReset, own: Stream, came: Stream | None, y: Stream, *
         total = Stream(y.width)
         adder = sum_stream(domain, came, rounded, total, lanes=lanes, a_fixed=g_fixed, b_fixed=g_fixed, target=g_fixed)
         inside.append(adder)
-    cut = total
+    noise: Stream | None = None
     if codec.cut is Cut.STOCHASTIC:
-        noise, cut = Stream(16 * lanes), Stream(y.width + 16 * lanes)
+        noise = Stream(16 * lanes)
         key, begun = cfg.key("hop"), cfg.begun
         inside.append(element_noise(domain, noise, shape=cfg.shape, tile=order, lanes=lanes, key=key, begun=begun))
+    if cfg.feedback:
+        beats = cfg.tiled_elements // lanes
+        coding = feedback_stream(
+            domain, total, noise, left, codec=codec, element=g_fixed, lanes=lanes, beats=beats, contents=contents
+        )
+        return *inside, coding, queue(domain, left, y, depth=DEPTH)
+    cut = total
+    if noise is not None:
+        cut = Stream(y.width + 16 * lanes)
         inside.append(join(domain, [total, noise], cut))
     return *inside, cut_stream(domain, cut, left, codec=codec, lanes=lanes), queue(domain, left, y, depth=DEPTH)

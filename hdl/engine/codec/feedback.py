@@ -1,0 +1,161 @@
+"""What coding takes of each element, added to the next tensor's: error feedback as a circuit.
+
+    elements ─▶ + ─▶ cut ─▶ less what was coded ─┬▶ what is left
+                ▲                                ▼
+                └──── residuals, by element ◀────┘
+
+Source: the golden model is `hdl.engine.codec.integer_codec.with_feedback`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from myhdl import Signal, always, always_comb, block, concat, intbv
+
+from hdl.engine.arithmetic.rounding import sum_cycles, sum_stream
+from hdl.engine.codec.cut import CUT_CYCLES, cut_stream
+from hdl.engine.codec.integer_codec import Cut, IntegerCodec
+from hdl.engine.codec.stages import next_stage
+from hdl.fixed import Fixed
+from hdl.memory import address_width, simple_dual_port
+from hdl.signals import ClockReset, Instances
+from hdl.stream import Stream, bits_of
+from hdl.streams import counter, join
+from hdl.streams.reads import output_register, output_register_latency, read_stream
+
+# public name of the memory
+RESIDUAL = "residual"
+
+
+def residual_fixed(codec: IntegerCodec, element: Fixed) -> Fixed:
+    """Of what coding takes of an element: less than ``2**drop`` either way."""
+    return Fixed(codec.drop + 1, element.fraction_bits)
+
+
+def feedback_cycles(codec: IntegerCodec, element: Fixed) -> int:
+    """Of `feedback_stream`, from an element to what is left of it: the sum, the cut, and the difference."""
+    return sum_cycles(element, residual_fixed(codec, element), element) + CUT_CYCLES + 1
+
+
+def loop_cycles(codec: IntegerCodec, element: Fixed, beats: int) -> int:
+    """Cycles from one tensor of ``beats`` to the next at least: a residual is written before it is read again."""
+    return 1 + output_register_latency(beats) + feedback_cycles(codec, element) + 1
+
+
+@block
+def feedback_stream(
+    domain: ClockReset,
+    x: Stream,
+    noise: Stream | None,
+    y: Stream,
+    *,
+    codec: IntegerCodec,
+    element: Fixed,
+    lanes: int,
+    beats: int,
+    contents: Sequence[int] | None,
+) -> Instances:
+    """Elements and their residuals, coded; what that took is kept.
+
+    Costs `cut_stream`, two adders a lane, and a memory of ``drop`` + 1 bits an element; one beat a cycle, but no tensor
+    sooner than `loop_cycles` after another.
+
+    Ports:
+        x: in, stream of ``lanes`` codes of ``element``, ``beats`` a tensor.
+        noise: in, stream of 16 random bits a lane; None but for `Cut.STOCHASTIC`.
+        y: out, stream of ``lanes`` codes of ``element``, from registers.
+    """
+    kept = residual_fixed(codec, element)
+    bits, width, drop = lanes * kept.width, lanes * element.width, codec.drop
+    old, wanted = Stream(bits), Stream(width)
+    cut, both, less = wanted, Stream(2 * width), Stream(bits + width)
+    drawn: Instances = ()
+    if codec.cut is Cut.STOCHASTIC:
+        assert noise is not None
+        cut = Stream(width + noise.width)
+        drawn = join(domain, [wanted, noise], cut)
+    computed = Signal(intbv(0)[bits + width :])
+    stage = next_stage(domain, both, computed, less)
+    residuals = Signal(intbv(0)[bits:])
+    element_bits, kept_bits, bound = element.width, kept.width, 1 << drop + 1
+
+    @always_comb
+    def subtract() -> None:
+        # a residual has no more bits
+        whole = intbv(0)[kept_bits:]
+        left = intbv(0)[kept_bits:]
+        total = intbv(0, min=-bound, max=bound)
+        for lane in range(lanes):
+            left[:] = both.payload[lane * element_bits + kept_bits : lane * element_bits]
+            whole[:] = both.payload[width + lane * element_bits + kept_bits : width + lane * element_bits]
+            total[:] = whole
+            total[:] = total - left
+            residuals.next[bits_of(lane, kept_bits)] = total[kept_bits:]
+
+    @always_comb
+    def beside() -> None:
+        computed.next = concat(residuals, both.payload[width:])
+
+    return (
+        sum_stream(domain, x, old, wanted, lanes=lanes, a_fixed=element, b_fixed=kept, target=element),
+        drawn,
+        cut_stream(domain, cut, both, codec=codec, lanes=lanes, beside=True),
+        subtract,
+        beside,
+        stage,
+        residual_memory(domain, less, y, old, beats=beats, contents=contents),
+    )
+
+
+@block
+def residual_memory(
+    domain: ClockReset, x: Stream, y: Stream, old: Stream, *, beats: int, contents: Sequence[int] | None
+) -> Instances:
+    """Gives a tensor's residuals in the order in which they came, each once it is written.  Costs the memory and three
+    counters.
+
+    Ports:
+        x: in, stream of as much as ``y`` has, and above it residuals.
+        y: out, stream of any width, in the same cycle.
+        old: out, stream of residuals; those of ``contents`` first.
+    """
+    low, high, most = y.width, x.width, beats
+    read_at, write_at = (Signal(intbv(0)[address_width(beats) :]) for _ in range(2))
+    # residuals that were read and not written anew
+    out = Signal(intbv(0, min=0, max=beats + 1))
+    wanted, fetch, write = (Signal(bool(0)) for _ in range(3))
+    word, new = (Signal(intbv(0)[old.width :]) for _ in range(2))
+    words = Stream(old.width)
+    store = simple_dual_port(
+        domain.clk, write, write_at, new, fetch, read_at, word, depth=beats, width=old.width, contents=contents,
+        image=RESIDUAL,
+    )  # fmt: skip
+
+    @always_comb
+    def pass_on() -> None:
+        y.valid.next = x.valid
+        y.payload.next = x.payload[low:]
+        x.ready.next = y.ready
+        write.next = x.valid and y.ready
+        new.next = x.payload[high:low]
+        wanted.next = out != most
+
+    @always(domain.clk.posedge)
+    def count() -> None:
+        if fetch and not write:
+            out.next = out + 1
+        elif write and not fetch:
+            out.next = out - 1
+        if domain.rst:
+            out.next = 0
+
+    return (
+        store,
+        pass_on,
+        count,
+        counter(domain, fetch, read_at, count=beats),
+        counter(domain, write, write_at, count=beats),
+        read_stream(domain, wanted, fetch, word, words),
+        output_register(domain, words, old, depth=beats),
+    )
