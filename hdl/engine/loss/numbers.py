@@ -106,12 +106,23 @@ class SoftmaxNumbers:
         middles = [math.log(1 + (i + 0.5) / steps) for i in range(steps)]
         return (0, *(round(value * 2**METRICS.fraction_bits) for value in middles[1:]))
 
+    @cached_property
+    def _powers(self) -> tuple[IntArray, IntArray]:
+        """`coarse` and `fine`, for `exponentials`."""
+        return np.array(self.coarse), np.array(self.fine)
+
+    @cached_property
+    def _logarithms(self) -> tuple[IntArray, IntArray]:
+        """`log_of_exponent` and `log_of_mantissa`, for `logarithm`."""
+        return np.array(self.log_of_exponent), np.array(self.log_of_mantissa)
+
     def exponentials(self, distance: IntArray) -> IntArray:
         """exp(-distance), `VALUE_BITS` fraction bits."""
         exponent = round_shift(distance * self.scale, self.exponent_shift)
         whole = np.minimum(exponent >> EXPONENT_BITS, VALUE_BITS + 2)
         part = exponent & ((1 << EXPONENT_BITS) - 1)
-        product = np.array(self.coarse)[part >> HALF_BITS] * np.array(self.fine)[part & ((1 << HALF_BITS) - 1)]
+        coarse, fine = self._powers
+        product = coarse[part >> HALF_BITS] * fine[part & ((1 << HALF_BITS) - 1)]
         kept = product >> (2 * TABLE_BITS - VALUE_BITS - 1)
         return np.asarray(((kept >> whole) + 1) >> 1)
 
@@ -123,5 +134,5 @@ class SoftmaxNumbers:
         """ln s, with as many fraction bits as METRICS."""
         power = np.frexp(total.astype(np.float64))[1].astype(np.int64) - 1
         mantissa = (total >> (power - LOG_BITS)) - (1 << LOG_BITS)
-        powers, mantissas = np.array(self.log_of_exponent), np.array(self.log_of_mantissa)
+        powers, mantissas = self._logarithms
         return np.asarray(powers[power - VALUE_BITS] + mantissas[mantissa])

@@ -85,9 +85,10 @@ class Bias(ElementWise):
         b: Any = state["initial"] if self.frozen else inputs["b"]
         previous = state.get("previous", b)
         state["previous"] = b
-        stale = self.recipe.staleness
-        rows = [previous if frame < stale else b for frame in range(frames)]
-        return np.stack(rows).reshape(frames, 1, 1, self.channels)
+        rows = np.empty((frames, 1, 1, self.channels), b.dtype)
+        rows[: self.recipe.staleness] = previous
+        rows[self.recipe.staleness :] = b
+        return rows
 
     def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
         """Exact sum, rounded once."""

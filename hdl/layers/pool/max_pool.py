@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -102,11 +103,16 @@ class MaxPool(_MaxPool, PoolOfMap):
         return self._pool(inputs["x"], -np.inf)
 
     def _pool(self, x: Any, outside: float) -> dict[str, Any]:
-        inside = self.window.patches(np.ones((1, *self.input_shape), np.int64)) == 1
-        patches = np.where(inside, self.window.patches(x), outside).astype(x.dtype)
-        index = patches.argmax(axis=3)
-        y = np.take_along_axis(patches, index[:, :, :, None], axis=3)[:, :, :, 0]
-        return {"y": y, "index": index.astype(x.dtype)}
+        patches = self.window.patches(x)
+        if self._outside is not None:
+            patches = np.where(self._outside, outside, patches).astype(x.dtype)
+        return {"y": patches.max(axis=3), "index": patches.argmax(axis=3).astype(x.dtype)}
+
+    @cached_property
+    def _outside(self) -> Any:
+        """Where patches lie outside the map; None if nowhere."""
+        outside = self.window.patches(np.ones((1, *self.input_shape), np.int64)) == 0
+        return outside if outside.any() else None
 
     def backward(self, tape: Tape) -> None:
         """Gather the errors."""
