@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,7 @@ from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.training.data import Dataset
 from dagtrain.training.emulator import Emulator, Metrics
+from hdl import threads
 from hdl.fixed import Fixed, IntArray
 from hdl.layers.base import Layer
 from hdl.layers.meaning import State
@@ -225,6 +228,20 @@ def test_two_trainings_of_one_seed_are_equal_and_of_two_seeds_are_not() -> None:
         runs.append(emulator.executor.parameters())
     np.testing.assert_equal(runs[0], runs[1])
     assert any(not np.array_equal(runs[0][key], runs[2][key]) for key in runs[0])
+
+
+def test_however_many_threads_share_the_work_of_a_node_they_make_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, data = graph_of(RECIPE), blobs(48, seed=2)
+    runs = []
+    for cores, least in ((1, threads.LEAST_ELEMENTS), (3, 1)):
+        monkeypatch.setattr(threads, "LEAST_ELEMENTS", least)
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, cores=cores: range(cores))
+        emulator = Emulator(graph)
+        emulator.train_epoch(data, seed=1, epoch=0)
+        runs.append(emulator)
+    assert len(threading.enumerate()) > 1
+    np.testing.assert_equal(*(run.executor.parameters() for run in runs))
+    np.testing.assert_equal(*map(state_of, runs))
 
 
 def test_folding_and_forks_do_not_change_a_bit_of_the_training() -> None:

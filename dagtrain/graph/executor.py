@@ -135,16 +135,15 @@ class Executor:
                 results[node.name] = edges[action.inputs[0][1]]
                 made = {}
             else:
-                inputs = {sink: edges[edge] for sink, edge in action.inputs}
-                for sink, slot in action.weights:
-                    inputs[sink] = self.weights[slot]
-                made = self._call(node.layer, node.layer, self.states[node.name], inputs)
+                made = self._call(node.layer, node.layer, self.states[node.name], self._inputs(action, edges))
             for source, edge in action.outputs:
                 edges[edge] = made[source]
                 if observe is not None:
                     observe(edge, made[source])
                 if instead is not None and edge in instead:
                     edges[edge] = instead[edge]
+            # arrays are as large as the maps: none is held while the next node works
+            made = {}
             if last:
                 self.states.pop(node.name, None)
             else:
@@ -185,8 +184,7 @@ class Executor:
             elif action.is_output:
                 results[name] = edges[action.inputs[0][1]]
             else:
-                inputs = {sink: edges[edge] for sink, edge in action.inputs}
-                inputs.update((sink, self.weights[slot]) for sink, slot in action.weights)
+                inputs = self._inputs(action, edges)
                 if any(len(inputs[sink]) for sink in action.frame_sinks):
                     made = self._call(layer, *layer.evaluating(self.states[name], frames), inputs)
                 else:
@@ -225,6 +223,13 @@ class Executor:
     def _nothing(self, layer: Layer) -> Mapping[str, Array]:
         """What a layer makes of no frames."""
         return {port.name: np.empty((0, *port.tensor.shape), self.mode.dtype) for port in layer.sources}
+
+    def _inputs(self, action: _Action, edges: Mapping[str, Array]) -> dict[str, Array]:
+        """What a node reads, by sink."""
+        inputs = {sink: edges[edge] for sink, edge in action.inputs}
+        for sink, slot in action.weights:
+            inputs[sink] = self.weights[slot]
+        return inputs
 
     def _call(self, of: Layer, layer: Meaning, state: State, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
         """What ``layer`` makes, which may stand for ``of``."""

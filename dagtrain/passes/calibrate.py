@@ -24,6 +24,8 @@ from hdl.tensor import Kind
 
 # bits of a whole number that float32 holds exactly
 SINGLE_BITS = 24
+# of a parameter that are rounded at a time
+PART_BYTES = 1 << 22
 
 
 class CalibrationError(DagtrainError):
@@ -189,8 +191,15 @@ def _on_grid(graph: Graph) -> dict[str, FloatArray]:
         for port, key in node.parameters.items():
             if port in node.outputs or port in held:
                 fixed = node.layer.port(port).tensor.fixed
-                values = graph.parameters[key]
-                # 32 bits where the values had no more: as few hold a code
-                dtype = values.dtype if fixed.width <= SINGLE_BITS else np.float64
-                rounded[key] = fixed.decode(fixed.encode(values)).astype(dtype, copy=False)
+                rounded[key] = _rounded(graph.parameters[key], fixed)
     return rounded
+
+
+def _rounded(values: FloatArray, fixed: Fixed) -> FloatArray:
+    """Values on the grid of a format; in 32 bits where they had no more, since as few hold a code."""
+    made = np.empty(values.shape, values.dtype if fixed.width <= SINGLE_BITS else np.float64)
+    # part by part: codes and what they decode to take 64 bits each
+    parts = 1 + values.nbytes // PART_BYTES
+    for given, part in zip(np.array_split(values, parts), np.array_split(made, parts), strict=True):
+        part[...] = fixed.decode(fixed.encode(given))
+    return made

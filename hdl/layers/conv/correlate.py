@@ -83,7 +83,7 @@ def correlate_gradient(
 ) -> npt.NDArray[Number]:
     """The gradient of the weights of `correlate`, summed over frames: ``(filters, channels, kernel_h, kernel_w)``."""
     channels, filters = maps.shape[3], errors.shape[3]
-    total = np.zeros((filters, window.taps * channels), maps.dtype)
+    total: npt.NDArray[Any] | None = None
 
     def work(part: slice) -> npt.NDArray[Any]:
         columns = checked(fastest(errors[part], bound), bound).reshape(-1, filters).T
@@ -91,8 +91,14 @@ def correlate_gradient(
         partial: npt.NDArray[Any] = columns @ rows
         return partial
 
+    # no sum is held twice: they are as large as the weights
     for summed in mapped(work, window.chunks(len(maps), channels)):
-        total += summed.astype(total.dtype)
+        if total is None:
+            total = summed.astype(maps.dtype, copy=False)
+        else:
+            total += summed.astype(maps.dtype, copy=False)
+    if total is None:
+        total = np.zeros((filters, window.taps * channels), maps.dtype)
     return total.reshape(filters, *window.kernel, channels).transpose(0, 3, 1, 2)
 
 

@@ -397,22 +397,28 @@ class Update(ParameterLayer):
 
     def start_reference(self, parameters: Mapping[str, FloatArray]) -> State:
         """As `start`."""
-        # nothing changes them in place
+        # nothing changes them in place: the weights are those that are given, and zeros take no room
         weights = np.asarray(parameters["w"]).reshape(self.shape)
-        return {"w": weights, "momentum": np.zeros(self.shape, weights.dtype), "batch": self.begun}
+        momentum = np.broadcast_to(np.zeros((), weights.dtype), self.shape)
+        return {"w": weights, "momentum": momentum, "batch": self.begun}
 
     def reference(self, state: State, inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
         """The formula in float64."""
         recipe = self.recipe
+        # in place where it may be, since there are no larger arrays than these
         push = inputs["g"]
         if recipe.clip:
             push = np.clip(push, -recipe.clip * recipe.batch, recipe.clip * recipe.batch)
         if self.decay and recipe.weight_decay:
-            push = push + recipe.batch * recipe.weight_decay * state["w"]
+            decay = recipe.batch * recipe.weight_decay * state["w"]
+            push = np.add(push, decay, out=decay)
+            del decay
         momentum = recipe.momentum * state["momentum"]
         momentum += push
         step = recipe.momentum * momentum + push if recipe.nesterov else momentum
-        weights = state["w"] - recipe.rate(state["batch"]) / recipe.batch * step
+        del push
+        weights = recipe.rate(state["batch"]) / recipe.batch * step
+        np.subtract(state["w"], weights, out=weights)
         state.update(w=weights, momentum=momentum, batch=state["batch"] + 1)
         return {"w": weights}
 
