@@ -3,9 +3,10 @@
     python benchmarks/import_speed.py [resnet152-dynamo-eval densenet121-dynamo-eval ...]
 
 Models are skeletons of examples/models, filled.  Seconds are those of a CPU that `importers.onnx.attempt` takes, from
-the path to the graph, so that other load counts for nothing; memory is the most that the process ever held, in GiB.
+the path to the graph, so that other load counts for nothing; memory is the most that the process ever held, in GB of
+10^9 bytes.
 Behind it stands what `dagtrain import` without data takes on top: the training graph, and its calibration on two
-synthetic frames in float32.  Exits with 1 where a model takes more than 5 s or 1 GiB, both together.
+synthetic frames in float32.  Exits with 1 where a model takes more than 5 s or 1 GB, both together.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from importers.onnx import attempt
 def told(begin):
     # not ru_maxrss, which begins at what the process held that started this one
     held = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
-    return f"{time.process_time() - begin},{int(held.split()[1]) / 2**20}"
+    return f"{time.process_time() - begin},{int(held.split()[1]) * 1024 / 1e9}"
 
 begin = time.process_time()
 tried = attempt(Path(sys.argv[1]))
