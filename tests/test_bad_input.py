@@ -125,7 +125,7 @@ def test_import_refuses_a_model_that_is_not_there(case: Case) -> None:
 def test_import_refuses_a_folder_as_model(case: Case) -> None:
     case.model.unlink()
     case.model.mkdir()
-    refused_and_intact(case, ("import",), r"net\.onnx", "give the path of an ONNX file")
+    refused_and_intact(case, ("import",), r"net\.onnx is no file; give the path of an ONNX file")
 
 
 def _unknown_operators(proto: ModelProto) -> None:
@@ -259,6 +259,10 @@ RECIPES: dict[str, tuple[str, tuple[str, ...]]] = {
     "several mistakes": (
         "momentum = 1.0\nweight_decay = -1.0\nfoo = 1\nbar = 2",
         ("momentum must lie", "weight_decay must be finite and not negative", "unknown key foo", "unknown key bar"),
+    ),
+    "mistakes of type beside those of range": (
+        'schedule = "cosin"\nlr = 1\nbatch = 0\nclip = -3.0',
+        (r"schedule = 'cosin': input should be 'constant', 'step'", "unknown key lr", "batch must be", "clip must be"),
     ),
     "a negative seed": ("seed = -1", ("seed must not be negative: -1",)),
     "numbers that are none": (

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from dagtrain.passes.count_saturations import CounterError, count_saturations
 from dagtrain.passes.formats import free_sources, propagate_formats
 from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.passes.widths import WidthError, Widths
-from dagtrain.report.profile_page import error_text
+from dagtrain.report.profile_page import error_text, remark
 from dagtrain.training.divergence import divergences, first_to_leave
 from dagtrain.training.feeds import synthetic_feeds
 from dagtrain.training.profile import profile
@@ -33,12 +34,13 @@ from hdl.tensor import Kind
 from tests.flow_support import Case, new_case, quick_costs, with_few_dsp
 from tests.layer_support import design_of, make_case
 
+RECIPE = Recipe(batch=4)
 BITS = ("activation=12,weight=9,error=11,gradient=14,stash=7", "conv2:activation=10,stash=6", "gemm*:weight=18")
 
 
-def net(bits: tuple[str, ...] = (), headroom: int = 2) -> Graph:
+def net(bits: tuple[str, ...] = (), headroom: int = 2, recipe: Recipe = RECIPE) -> Graph:
     """A training graph with a shortcut and a norm."""
-    build = GraphBuilder("net", Recipe(batch=4), seed=3)
+    build = GraphBuilder("net", recipe, seed=3)
     x = build.relu(build.norm(build.conv(build.input(6, 6, 2), 4, kernel=3, padding=1)))
     x = build.relu(build.add(build.conv(x, 4, kernel=3, padding=1), x))
     training = differentiate(build.classify(build.gemm(build.global_average_pool(x), 3)))
@@ -194,6 +196,19 @@ def test_the_layer_that_diverges_is_the_one_with_too_few_bits(bits: str, edge: s
         assert first.left is not None
         assert first.own_errors[first.left - 1] > 0.04
     assert {len(errors) for one in found for errors in (one.errors, one.own_errors)} == {2}
+
+
+def test_what_the_recipe_clips_is_no_saturation_and_no_divergence() -> None:
+    graph = insert_forks(net(recipe=Recipe(batch=4, clip=1e-3)))
+    feeds = [synthetic_feeds(graph, 4, seed) for seed in range(4)]
+    profiles = {one.edge: one for one in profile(graph, feeds)}
+    cut = {edge for edge, one in profiles.items() if one.kind is Kind.GRADIENT and one.saturation > 0.01}
+    assert "conv1.gradient.g" in cut
+    assert not [edge for edge in cut if "saturates" in remark(profiles[edge])]
+    # the same numbers are remarked upon where nobody clips them
+    assert "saturates" in remark(replace(profiles["conv1.gradient.g"], clipped=False))
+    own = {one.edge: one.own_errors[0] for one in divergences(graph, [feeds], threshold=0.05)}
+    assert max(own[edge] for edge in cut) < 0.05
 
 
 def test_a_tensor_diverges_in_the_epoch_in_which_its_own_error_is_too_large_first() -> None:

@@ -294,6 +294,9 @@ def broken(kind: str, folder: Path) -> str:
         case "words":
             (folder / "data.csv").write_text("label,a\n1,2\n3,four\n")
             return f"{folder}/data.csv"
+        case "a short row":
+            (folder / "data.csv").write_text("0,1,2,3,4\n1,2,3,4\n")
+            return f"{folder}/data.csv"
         case "no square":
             (folder / "data.csv").write_text("0.5,2,3,4\n1,2,3,4\n")
             return f"{folder}/data.csv"
@@ -327,6 +330,9 @@ BROKEN = {
     "short idx": (r"has 375 bytes, not those of uint8 numbers of \(12, 6, 5\); download it again",),
     "cut gz": ("i.gz can't be read",),
     "words": ("data.csv is no table of numbers", "four"),
+    "a short row": (
+        "data.csv is no table of numbers: .*from 5 to 4 at row 2; write a label and as many pixels in each",
+    ),
     "no square": ("its rows have 3 pixels", r"set `shape = \[channels", "its labels are no whole numbers"),
     "no subfolders": ("it has no subfolders, one a class",),
     "bad pictures": ("torn.png is no readable picture", r"wide.png is \(9, 9, 3\), the first picture is \(6, 5, 3\)"),
@@ -343,10 +349,17 @@ def test_a_source_that_cannot_be_used_is_told_with_all_that_is_wrong(kind: str, 
 
 
 FILES = {
-    "nothing": ("", ("data.source: Field required",)),
+    "nothing": ("", ("data.source is missing",)),
     "all at once": (
         'source = "digits"\nheld_out = 1.5\nsize = 3\nshift = -1\nstd = [0.0]\nlayout = "HWC"\n[other]\n',
-        ("unknown key other", "unknown key data.size; known are crop, flip", "data.shift", "data.std", "data.layout"),
+        (
+            "unknown key other",
+            "unknown key data.size; known are crop, flip",
+            r"data.held_out = 1.5 is neither a fraction in \(0, 1\) nor a source",
+            "data.shift = -1: input should be greater",
+            "data.std",
+            "data.layout = 'HWC': input should be ",
+        ),
     ),
     "stratified files": ('source = "digits"\nheld_out = "digits"\nstratify = true\n', ("can't be stratified",)),
 }
@@ -433,3 +446,14 @@ def test_a_held_out_part_that_cannot_be_is_told(held_out: str, case: Case) -> No
     assert outcome.code == 1
     assert held_out in outcome.error
     assert "Traceback" not in outcome.error
+
+
+def test_held_out_data_that_do_not_fit_are_named_and_not_those_of_the_training(case: Case) -> None:
+    case.must("import")
+    path = case.data().rename(case.root / "rest.npz")
+    with np.load(path) as file:
+        arrays = dict(file)
+    np.savez(path, images=arrays["images"], labels=arrays["labels"] + 1)
+    outcome = case.step("train", "--data", case.data(), "--held-out", path)
+    assert outcome.code == 1
+    assert f"data {path} does not fit net: its labels go up to 3" in outcome.error

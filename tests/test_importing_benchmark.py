@@ -48,6 +48,28 @@ def test_settled_weights_give_results_of_unit_variance(tmp_path: Path) -> None:
     assert all(value == pytest.approx(1, rel=1e-6) for value in found.values())
 
 
+def test_recipes_are_tried_until_the_loss_falls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[tuple[float, float, Mode, int]] = []
+
+    def losses_of(executor: Executor, _feeds: object, batches: int) -> tuple[float, float]:
+        recipe = executor.graph.recipe
+        tried.append((recipe.learning_rate, recipe.clip, executor.mode, batches))
+        return 2.0, 1.0 if recipe.clip == falls_at else 3.0
+
+    monkeypatch.setattr(importing, "losses_of", losses_of)
+    # as if it were a large network
+    monkeypatch.setattr(importing, "LARGE", 0)
+    falls_at = 0.001
+    assert importing.trains(MLP, tmp_path) == {"losses": (2.0, 1.0), "batches": 8, "learning_rate": 0.01, "clip": 0.001}
+    assert [recipe for *recipe, mode, _ in tried if mode is Mode.GOLDEN] == [[0.001, 0.0], [0.0002, 0.0], [0.01, 0.001]]
+    assert [batches for *_, mode, batches in tried if mode is Mode.GOLDEN] == [2, 2, 8]
+    falls_at = -1.0
+    with pytest.raises(
+        DagtrainError, match=r"3 in 8 batches at a learning rate of 0.01 and a clip of 0.001 \(in float64 3\)"
+    ):
+        importing.trains(MLP, tmp_path)
+
+
 def test_a_row_is_tried_in_a_process_once_and_again_when_the_source_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

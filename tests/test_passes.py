@@ -21,10 +21,12 @@ from dagtrain.passes.calibrate import CalibrationError, CalibrationOptions, cali
 from dagtrain.passes.fold import fold_graph, weight_groups, weight_tiles
 from dagtrain.passes.formats import free_sources, propagate_formats
 from dagtrain.passes.insert_forks import insert_forks
+from dagtrain.passes.widths import Widths
 from hdl.errors import DagtrainError, FoldingError
 from hdl.fixed import Fixed, FloatArray
 from hdl.layers.norm.online_norm import OnlineNorm
 from hdl.layers.pointwise.hard_sigmoid import HardSigmoid
+from hdl.layers.wiring.update import Update
 from hdl.recipe import Recipe
 from hdl.tensor import Kind
 from importers.onnx import import_model
@@ -137,6 +139,49 @@ def test_nothing_saturates_on_the_calibration_data() -> None:
     for feeds in batches(graph, scale=3.0):
         executor.step(feeds, observe)
     assert saturated == []
+
+
+def test_gradients_that_are_clipped_have_bits_for_what_is_left_of_them() -> None:
+    recipe = Recipe(batch=4, learning_rate=0.1, momentum=0.5, clip=1e-4)
+    clipped, whole, wrapping = (
+        calibrate(graph, batches(graph, scale=3.0), CalibrationOptions(width=Widths.parse(bits)))
+        for graph, bits in (
+            (differentiate(net(recipe)), ()),
+            (differentiate(net(replace(recipe, clip=0.0))), ()),
+            # such a sum holds 16 times what the gradient does: more must not come near
+            (differentiate(net(recipe)), ("sum=32",)),
+        )
+    )
+    edges = [edge for edge in clipped.producers if edge.endswith("conv2.gradient.g")]
+    assert edges
+    for edge in edges:
+        fine, coarse = clipped.tensor(edge).fixed, whole.tensor(edge).fixed
+        assert 4 * recipe.clip <= fine.high * fine.step < 16 * recipe.clip
+        assert coarse.step > 4 * recipe.clip, "the clip would have been less than a step"
+        assert wrapping.tensor(edge).fixed == coarse
+    golden, reference = Executor(clipped), Executor(clipped, Mode.REFERENCE)
+    for feeds in batches(clipped, scale=3.0):
+        golden.step(feeds)
+        reference.step(feeds)
+    for key, value in reference.parameters().items():
+        moved = np.abs(value - clipped.parameters[key]).max()
+        np.testing.assert_allclose(golden.parameters()[key], value, atol=0.3 * moved + 2.0**-13, err_msg=key)
+
+
+@pytest.mark.parametrize(
+    "recipe", [Recipe(batch=4, clip=1e-3, momentum=0.99), Recipe(batch=4, clip=1e-4, weight_decay=0.01)]
+)
+def test_a_momentum_holds_what_clipped_gradients_and_decay_come_to(recipe: Recipe) -> None:
+    graph = calibrate(differentiate(net(recipe)), batches(differentiate(net())))
+    updates = [node for node in graph.nodes if isinstance(node.layer, Update)]
+    for node in updates:
+        layer = node.layer
+        assert isinstance(layer, Update)
+        weight = 2 * max(1.0, float(np.abs(graph.parameters[node.parameters["w"]]).max()))
+        decay = layer.recipe.weight_decay * weight
+        assert layer.momentum_fixed.high * layer.momentum_fixed.step >= 4 * (recipe.clip + decay) / (
+            1 - recipe.momentum
+        )
 
 
 def test_golden_training_stays_close_to_the_reference() -> None:

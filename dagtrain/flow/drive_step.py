@@ -213,7 +213,9 @@ def run(workspace: Workspace, options: DriveOptions, progress: Progress) -> Step
     graph = access_state(folded_graph(load_placed_graph(workspace), load_plan(workspace)))
     wiring = read_wiring(options.addresses or workspace.folder("emit") / ADDRESSES)
     choice = choose_data(source, options.held_out, options.stratify)
-    data, held_out = (check_dataset(graph, part, choice.name) for part in choice.parts(options.seed))
+    data, held_out = (
+        check_dataset(graph, part, name) for part, name in zip(choice.parts(options.seed), choice.names, strict=True)
+    )
     cluster = Cluster(wiring, graph, host_settings(options.host, options.bind, wiring, options.answer_seconds))
     identity = {"data": choice.digest, "seed": options.seed, "steps": graph_of(workspace)}
     drive = _Drive(cluster, data, held_out, options, identity)

@@ -38,6 +38,7 @@ from dagtrain.training.feeds import check_dataset, feeds_of, synthetic_feeds
 from dagtrain.training.spec import choose_data
 from hdl.errors import DagtrainError, Problem
 from hdl.recipe import SETTINGS, Recipe
+from hdl.records import listed
 from importers.onnx import Imported, NormChoice, NormMode, external_files, import_model, import_with_notes
 from importers.onnx.norm import Fate
 
@@ -78,7 +79,8 @@ class Numbers:
 def run(workspace: Workspace, options: ImportOptions, progress: Progress) -> StepResult:
     """Import unless nothing changed."""
     if not options.model.is_file():
-        raise DagtrainError(f"{options.model} does not exist", "give the path of an ONNX file")
+        what = "is no file" if options.model.exists() else "does not exist"
+        raise DagtrainError(f"{options.model} {what}", "give the path of an ONNX file")
     recipe = chosen_recipe(options)
     norm = parse_norm(options.norm)
     splits = parse_splits(options.splits)
@@ -143,13 +145,24 @@ def load_recipe(path: Path | None) -> Recipe:
     known = set(SETTINGS)
     every = f"known are {', '.join(sorted(known))}"
     problems = [Problem(f"unknown key {key}", every) for key in table if key not in known]
-    try:
-        recipe = TypeAdapter(Recipe).validate_python({key: table[key] for key in table if key in known})
-    except ValidationError as error:
-        problems += [Problem(f"{'.'.join(map(str, item['loc']))} {item['msg']}".strip()) for item in error.errors()]
+    given = {key: value for key, value in table.items() if key in known}
+    recipe = None
+    while recipe is None:
+        try:
+            recipe = TypeAdapter(Recipe).validate_python(given)
+        except ValidationError as error:
+            wrong = {item["loc"][0] for item in error.errors() if item["loc"]}
+            problems += map(Problem, listed(error) if wrong else _out_of_range(error))
+            # what is in no range is told beside what is of no type
+            given = {key: value for key, value in given.items() if key not in wrong} if wrong else {}
     if problems:
         raise RecipeError.listing(str(path), problems, lines=True)
     return recipe
+
+
+def _out_of_range(error: ValidationError) -> list[str]:
+    """What the recipe itself says of its values."""
+    return [text for item in error.errors() for text in item["msg"].removeprefix("Value error, ").split("; ")]
 
 
 def chosen_recipe(options: ImportOptions) -> Recipe:

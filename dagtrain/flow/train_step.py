@@ -128,7 +128,8 @@ def run(workspace: Workspace, options: TrainOptions, progress: Progress) -> Step
     meta = read_json(folder / "train.json", "dagtrain train", TrainRecord)
     last = meta["epochs"][-1]
     lines = (
-        f"{len(meta['epochs'])} epochs of {meta['train_frames']} frames: held-out accuracy "
+        f"{len(meta['epochs'])} epoch{'s' if len(meta['epochs']) > 1 else ''} of {meta['train_frames']} frames: "
+        "held-out accuracy "
         f"{last['held_out_accuracy']:.2%} of {meta['held_out_frames']}, loss {last['held_out_loss']:.4f}",
         *(
             f"{node}: {count:,} sums did not fit their bits and wrapped; import with more (`--bits sum=…`)"
@@ -203,7 +204,7 @@ def _begin(
     """The training as far as it has come, and the folder of its curves so far."""
     graph = load_current_graph(workspace)
     parts = choice.parts(options.seed)
-    data, held_out = (check_dataset(graph, part, choice.name) for part in parts)
+    data, held_out = (check_dataset(graph, part, name) for part, name in zip(parts, choice.names, strict=True))
     checkpoint = workspace.root / CHECKPOINT
     emulator = Emulator(graph)
     fresh = emulator.executor

@@ -16,10 +16,11 @@ from dagtrain.passes.formats import free_sources, propagate_formats
 from dagtrain.passes.narrow_stashes import narrow_stashes
 from dagtrain.passes.narrow_sums import narrow_sums
 from dagtrain.passes.narrow_updates import narrow_updates
-from dagtrain.passes.widths import Widths
+from dagtrain.passes.widths import SUM, Widths
 from hdl.errors import DagtrainError
 from hdl.fixed import Fixed, FloatArray
 from hdl.layers.capabilities import Freezable
+from hdl.layers.wiring.update import MOMENTUM_HEADROOM
 from hdl.tensor import Kind
 
 # bits of a whole number that float32 holds exactly
@@ -66,7 +67,8 @@ def calibrate(
     1. A free source of a kind gets the finest format whose range holds the largest magnitude seen, times
        2**headroom; sinks and formats that follow from it change along (`propagate_formats`).  Maps, weights, and
        what comes between the last matrix and a loss, get at least the range that the options name; what a layer holds
-       counts as a weight, too; what it can only hold gets the finest format that has room for it.
+       counts as a weight, too; what it can only hold gets the finest format that has room for it.  A gradient whose
+       elements the recipe clips needs no room for more, but where its sum has so few bits that it might wrap.
     2. An edge that stayed zero keeps its format.
     3. A port narrower or wider than its kind's width by its layer's choice (a mask, a counter) is not free.
     4. Activations wait for the way back in the bits that the options name for stashes (`narrow_stashes`), and sums of
@@ -79,6 +81,7 @@ def calibrate(
     peaks, settled = _observed(graph, batches, chosen_options.mode)
     graph = replace(graph, carried=settled)
     logits = set(_logits(graph))
+    clipped = _clipped(graph, chosen_options) if graph.recipe.clip else None
     chosen = {}
     for node in graph.nodes:
         for port in free_sources(node.layer):
@@ -97,6 +100,10 @@ def calibrate(
                 width = chosen_options.width.of(node.whole, tensor.kind)
                 headroom = chosen_options.headroom[tensor.kind]
                 chosen[edge] = fitting(peak, width, headroom, signed=tensor.fixed.signed)
+                sums = chosen_options.width.chosen_beside(node.whole, SUM)
+                if tensor.kind is Kind.GRADIENT and clipped is not None and sums is None:
+                    finer = fitting(clipped, width, 0, signed=tensor.fixed.signed)
+                    chosen[edge] = max(chosen[edge], finer, key=lambda fixed: fixed.fraction_bits)
     held = _with_held_formats(graph, chosen_options)
     fitted = propagate_formats.run(held, chosen)
     calibrated = fitted
@@ -119,6 +126,15 @@ def _with_held_formats(graph: Graph, options: CalibrationOptions) -> Graph:
         return replace(node, layer=node.layer.with_formats(formats)) if formats else node
 
     return replace(graph, nodes=tuple(map(fitted, graph.nodes)))
+
+
+def _clipped(graph: Graph, options: CalibrationOptions) -> float:
+    """The largest sum of a gradient over a batch that anybody can tell from a larger one; a momentum, which has
+    `MOMENTUM_HEADROOM` octaves more, holds what such gradients and the decay of weights come to."""
+    recipe = graph.recipe
+    weight = max([options.least_weight, *map(_peak, graph.parameters.values())]) * 2.0 ** options.headroom[Kind.WEIGHT]
+    collected = (recipe.clip + recipe.weight_decay * weight) / (1 - recipe.momentum)
+    return recipe.batch * max(recipe.clip, collected / 2.0**MOMENTUM_HEADROOM)
 
 
 def fitting(peak: float, width: int, headroom: int, *, signed: bool) -> Fixed:

@@ -50,7 +50,7 @@ def error_text(value: float | None) -> str:
 def remark(one: TensorProfile) -> str:
     """What a designer would do about a tensor; "" where its format fits."""
     found = []
-    if one.saturation > MANY_SATURATED:
+    if one.saturation > MANY_SATURATED and not one.clipped:
         found.append("saturates: more head room, or more bits")
     if one.lost > MANY_LOST:
         found.append("too coarse: more bits, or less head room")

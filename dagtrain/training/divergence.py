@@ -96,8 +96,9 @@ def divergences(
             reference.step(feeds, values.__setitem__)
             alone.step(feeds, own.__setitem__, exact)
             for edge, one in seen.items():
-                one.epochs[-1].add(_beside(exact[edge], values[edge]))
-                one.own[-1].add(_beside(exact[edge], own[edge]))
+                meant = makers[edge].meant
+                one.epochs[-1].add(_beside(exact[edge], meant(values[edge])))
+                one.own[-1].add(_beside(exact[edge], meant(own[edge])))
     return tuple(
         _divergence(
             edge, makers[edge], [tuple(sums.relative for sums in of) for of in (one.epochs, one.own)], threshold

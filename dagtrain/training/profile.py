@@ -42,6 +42,8 @@ class TensorProfile:
     # of the hardware: numbers at an end of the format, and numbers that are 0
     saturated: int
     zeros: int
+    # whether a number at an end is one that the recipe clips
+    clipped: bool
     # of the reference: numbers that are not 0 and closer to it than half a step, which the format can't tell from 0
     below_step: int
     # numbers of the reference with a magnitude in [2**n, 2**(n + 1)), by n; 0 in none
@@ -78,15 +80,23 @@ class Made:
     node: Node
     kind: Kind
     fixed: Fixed
+    # whether the recipe clips them, so that what lies beyond the format's ends is meant to be cut off
+    clipped: bool
+
+    def meant(self, values: FloatArray) -> FloatArray:
+        """What the hardware would have without rounding."""
+        low, high = self.fixed.low * self.fixed.step, self.fixed.high * self.fixed.step
+        return np.clip(values, low, high) if self.clipped else values
 
 
 def number_makers(graph: Graph) -> dict[str, Made]:
     """Edges that carry numbers which are not those of another edge, in the order of the graph."""
     found = {
-        edge: Made(node.whole, node, node.layer.port(port).tensor.kind, graph.tensor(edge).fixed)
+        edge: Made(node.whole, node, kind, graph.tensor(edge).fixed, kind is Kind.GRADIENT and graph.recipe.clip > 0)
         for node in graph.nodes
         if node.role not in COPIES
         for port, edge in node.outputs.items()
+        for kind in [node.layer.port(port).tensor.kind]
     }
     return {edge: made for edge, made in found.items() if carries_numbers(made.fixed)}
 
@@ -161,12 +171,13 @@ def profile(graph: Graph, batches: Iterable[Mapping[str, npt.ArrayLike]]) -> tup
         golden.step(feeds, exact.__setitem__)
         reference.step(feeds, values.__setitem__)
         alone.step(feeds, own.__setitem__, {edge: formats[edge].decode(codes) for edge, codes in exact.items()})
-        for edge, fixed in ((edge, made.fixed) for edge, made in makers.items()):
+        for edge, made in makers.items():
+            fixed = made.fixed
             seen[edge].exact(exact[edge], fixed)
             seen[edge].reference(values[edge], fixed)
             seen[edge].alone(exact[edge], own[edge], fixed)
             if golden.batches == 1:
-                seen[edge].beside(exact[edge], values[edge], fixed)
+                seen[edge].beside(exact[edge], made.meant(values[edge]), fixed)
     return tuple(
         TensorProfile(
             edge=edge,
@@ -176,6 +187,7 @@ def profile(graph: Graph, batches: Iterable[Mapping[str, npt.ArrayLike]]) -> tup
             numbers=found.numbers,
             saturated=found.saturated,
             zeros=found.zeros,
+            clipped=made.clipped,
             below_step=found.below_step,
             octaves=dict(sorted(found.octaves.items())),
             peak=found.peak,

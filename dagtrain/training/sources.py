@@ -219,7 +219,10 @@ def read_csv(path: Path, shape: tuple[int, int, int] | None) -> Dataset:
                 raise DataError(f"{path} has no rows", "write one an image: its label, then its pixels")
         table = np.loadtxt(path, delimiter=",", skiprows=int(headed), ndmin=2)
     except (OSError, ValueError) as error:
-        raise DataError(f"{path} is no table of numbers: {error}", "separate them by commas") from None
+        # what NumPy would have its callers do is no use to whoever has a file
+        told = str(error).split("; use `usecols`")[0]
+        cure = "write a label and as many pixels in each row, separated by commas"
+        raise DataError(f"{path} is no table of numbers: {told}", cure) from None
     heads = [index for index, name in enumerate(names) if headed and name.lower() in LABEL_COLUMNS]
     label = heads[0] if heads else 0
     labels, pixels = table[:, label], np.delete(table, label, 1)

@@ -15,6 +15,7 @@ from pydantic import BeforeValidator, Field, FiniteFloat, TypeAdapter, Validatio
 from dagtrain.training.data import NCHW, Augment, DataError, Dataset
 from dagtrain.training.sources import BUILT_IN, files_of, read_source
 from hdl.errors import Problem
+from hdl.records import listed, shown
 
 # of the images, held out of training
 HELD_OUT = 0.2
@@ -113,6 +114,11 @@ class DataChoice:
                     found.update(hashlib.file_digest(opened, "sha256").digest())
         return found.hexdigest()
 
+    @property
+    def names(self) -> tuple[str, str]:
+        """Of the training part's data and the held-out part's, which may have a source of its own."""
+        return self.name, self.spec.held_out if isinstance(self.spec.held_out, str) else self.name
+
     def load(self) -> Dataset:
         """All images of the source."""
         return self.spec.load(self.base)
@@ -174,7 +180,12 @@ def _read_spec(path: Path) -> DataSpec:
     try:
         spec = TypeAdapter(DataSpec).validate_python({key: given[key] for key in given if key in known})
     except ValidationError as error:
-        problems += [Problem(f"data.{'.'.join(map(str, item['loc']))}: {item['msg']}") for item in error.errors()]
+        # of what may be a number or a text, both are told
+        told = [text for text in listed(error, "data") if not text.startswith("data.held_out.")]
+        if len(told) < error.error_count():
+            what = f"data.held_out = {shown(given['held_out'])} is neither a fraction in (0, 1) nor a source"
+            problems.append(Problem(what, "give 0.2, say, or a file"))
+        problems += map(Problem, told)
     if problems or spec is None:
         raise DataError.listing(str(path), problems, lines=True)
     return spec
