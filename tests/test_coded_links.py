@@ -20,10 +20,11 @@ from dagtrain.emission.manifest import CodedRecord, read_manifest
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.graph.ir import Graph, GraphError
 from dagtrain.passes.exchange import Exchanging, parse_exchange
+from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.passes.insert_relays import insert_relays
 from dagtrain.passes.replicate import replicate
-from dagtrain.planning.link_costs import PortCosts, network_links
+from dagtrain.planning.link_costs import CodedTraffic, PortCosts, network_links
 from dagtrain.progress import Silent
 from dagtrain.training.feeds import synthetic_feeds
 from hdl.cache import cache_folder
@@ -185,6 +186,14 @@ def test_links_are_planned_for_the_ratio_that_is_stated_and_else_for_the_worst()
     assert all(stated[pair] < worst[pair] for pair in changed)
     makers = {source.rpartition(".")[2].partition("@")[0] for source, _ in changed}
     assert makers == {"exchange", "spread"}
+
+
+def test_what_a_codec_takes_off_links_is_counted() -> None:
+    graph = fold_graph(coded_graph(replace(CODED, ratio_percent=300), "a convolution"), CYCLES)
+    placed = {node.name: DEVICES[copy_of(node) == 1] for node in graph.nodes}
+    # from copy to copy and back, 81 elements each
+    assert CodedTraffic.of(graph, placed, DEVICES, 64) == CodedTraffic(2, 2 * 21, 2 * 7)
+    assert CodedTraffic.of(graph, dict.fromkeys(placed, DEVICES[0]), DEVICES, 64) == CodedTraffic(0, 0, 0)
 
 
 def coded_crossing(lanes: int = 2, elements: int = 64) -> Crossing:

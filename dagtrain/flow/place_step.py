@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dagtrain.flow.import_step import import_again, imported_form, load_training_graph
+from dagtrain.flow.import_step import IMPORT_COMMAND, import_again, imported_form, load_training_graph
 from dagtrain.flow.levers import levers_wanted, with_levers
 from dagtrain.flow.place_options import (
     AUTO,
@@ -21,8 +21,16 @@ from dagtrain.flow.place_options import (
     remote_wanted,
     search_options,
 )
-from dagtrain.flow.placed import COMMAND, load_placed_graph, load_plan, load_start, write_placed
-from dagtrain.flow.records import PlaceRecord
+from dagtrain.flow.placed import (
+    COMMAND,
+    load_folded_graph,
+    load_placed_graph,
+    load_plan,
+    load_plan_cluster,
+    load_start,
+    write_placed,
+)
+from dagtrain.flow.records import ImportRecord, PlaceRecord
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.workspace import (
     MissingStep,
@@ -33,12 +41,14 @@ from dagtrain.flow.workspace import (
     read_json,
 )
 from dagtrain.graph.ir import Graph
+from dagtrain.passes.exchange import NO_CODEC
 from dagtrain.passes.form import Form
 from dagtrain.passes.remote_memory import remote_memory
 from dagtrain.planning.balancing import Balancer, memory_share
 from dagtrain.planning.choices import plan_choices, relayed
 from dagtrain.planning.copying import Copier
 from dagtrain.planning.former import FormedPlan, Former, FormMissingError
+from dagtrain.planning.link_costs import CodedTraffic
 from dagtrain.planning.planner import Planner
 from dagtrain.planning.problem import DealStreams, MultiplyConstants
 from dagtrain.planning.results import Start
@@ -169,6 +179,7 @@ def _told(workspace: Workspace, done: bool) -> StepResult:
         *([f"frames: IP packets of at most {plan.mtu} bytes"] if plan.mtu else []),
         *_splits(meta["splits"]),
         *_copies(meta["copies"]),
+        *_coded(workspace, plan),
         *_stores(plan, meta),
         *_relays(plan),
         *meta["warnings"],
@@ -232,6 +243,19 @@ def _copies(copies: Mapping[str, int]) -> list[str]:
     """What a user should know of copies."""
     several = ", ".join(f"{layer}={count}" for layer, count in copies.items() if count > 1)
     return [f"copies: {several} (as --copy makes)"] if several else []
+
+
+def _coded(workspace: Workspace, plan: Plan) -> list[str]:
+    """What a user should know of gradients that copies exchange in few bits: what that takes off links."""
+    imported = read_json(workspace.require("import", IMPORT_COMMAND) / "import.json", IMPORT_COMMAND, ImportRecord)
+    if imported["compress"] == NO_CODEC:
+        return []
+    placed, bits = {item.item: item.device for item in plan.items}, load_plan_cluster(workspace).link_word_bits
+    devices = [use.device for use in plan.devices]
+    found = CodedTraffic.of(load_folded_graph(workspace), placed, devices, bits)
+    many = f"{found.streams} streams of gradients between devices"
+    gain = f"{bits * found.words:,} bits a batch are planned, {bits * found.plain_words:,} without --compress"
+    return [f"exchange: {imported['exchange']}, {many}: {gain} {imported['compress']}"]
 
 
 def _stores(plan: Plan, meta: PlaceRecord) -> list[str]:

@@ -109,6 +109,25 @@ def most_credit_words(graph: Graph, word_bits: int, network_cycles: int = NETWOR
 
 
 @dataclass(frozen=True)
+class CodedTraffic:
+    """What is coded where it crosses the network, of a placement."""
+
+    streams: int
+    # a batch: as they would be, and as a plan counts on
+    plain_words: int
+    words: int
+
+    @classmethod
+    def of(cls, graph: Graph, assignment: Mapping[str, str], devices: Sequence[str], word_bits: int) -> CodedTraffic:
+        """Of a folded graph with nodes there."""
+        coded = [
+            each for each in crossings_of(place.run(graph, assignment, devices), devices) if each.bursts(word_bits)
+        ]
+        plain = sum(replace(each, coding=None).words(word_bits) for each in coded)
+        return cls(len(coded), plain, sum(each.words(word_bits) for each in coded))
+
+
+@dataclass(frozen=True)
 class LinkCosts:
     """Which edges cross the network, and the units at their ends."""
 
