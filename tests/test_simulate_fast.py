@@ -34,7 +34,6 @@ from dagtrain.schedule.buffers import deadlock_beats, fifo_beats
 from dagtrain.schedule.network import Hop
 from dagtrain.schedule.schedule import schedule
 from dagtrain.schedule.wired import Wired
-from dagtrain.simulate import events
 from dagtrain.simulate.events import DeadlockError, Events, simulate_events
 from dagtrain.simulate.events_kernel import SENDER_WORDS
 from dagtrain.simulate.fast import simulate_fast
@@ -145,18 +144,22 @@ def test_a_fifo_holds_what_it_is_deep_and_a_beat_less_stops_branches_that_meet()
             simulate_events(shallow, 2)
 
 
-def test_a_slow_link_makes_frames_slow_and_is_what_binds() -> None:
+def beside_a_slow_link(rate: float) -> Wired:
+    """A chain on two devices, the second convolution and all that reads its input on the second one."""
     graph = fold_graph(tiny_net(2), 64)
-    device = placement(graph, "one")
-    where = {name: DEVICES[int(name.startswith("conv2"))] for name in device}
+    where = {name: DEVICES[int(name.startswith(("conv2", "relu1.y")))] for name in graph.by_name}
     standing = place.run(graph, where, DEVICES[:2])
     hops = {
         edge: Hop(source=where[p.name], target=where[c.name], cycles=100, word=1, credits=1000, credit_batch=32,
-                  source_rate=0.25, target_rate=0.25)
+                  source_rate=rate, target_rate=rate)
         for edge, p, _, c, _ in standing.crossing
     }  # fmt: skip
-    depths = fifo_beats(graph, schedule(graph, 64, dict.fromkeys(hops, 100)))
-    wired = Wired(standing, depths, hops, word_bits=80)
+    return Wired(standing, fifo_beats(graph, schedule(graph, 64, dict.fromkeys(hops, 100))), hops, word_bits=80)
+
+
+def test_a_slow_link_makes_frames_slow_and_is_what_binds() -> None:
+    wired = beside_a_slow_link(0.25)
+    graph, hops = wired.graph, wired.hops
     simulated = simulate_fast(wired, 6, 200.0, Silent())
     per_frame = dict.fromkeys(DEVICES[:2], 0.0)
     for edge, hop in hops.items():
@@ -166,17 +169,15 @@ def test_a_slow_link_makes_frames_slow_and_is_what_binds() -> None:
     assert interval is not None
     assert interval / 2 >= max(per_frame.values())
     assert simulated.binds.kind is Bound.CABLE
-    fast = {edge: replace(hop, source_rate=1.0, target_rate=1.0) for edge, hop in hops.items()}
-    faster = simulate_fast(replace(wired, hops=fast), 6, 200.0, Silent()).batch_interval
+    faster = simulate_fast(beside_a_slow_link(1.0), 6, 200.0, Silent()).batch_interval
     assert faster is not None
     assert faster < 0.6 * interval
 
 
-def test_long_tensors_in_runs_of_beats_take_about_the_same_cycles(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_tensors_in_runs_of_beats_take_about_the_same_cycles() -> None:
     wired, name = on_chip(residual_net(BATCH), 300), "loss1.results"
     fine = simulate_events(wired, 6, fine=True)
-    monkeypatch.setattr(events, "RUNS", 8)
-    coarse = simulate_events(wired, 6)
+    coarse = simulate_events(wired, 6, runs=8)
     assert coarse.turns < fine.turns / 3
     assert coarse.last[name] == pytest.approx(fine.last[name], rel=0.01)
 
@@ -203,7 +204,7 @@ def test_a_fifo_in_dram_behind_the_network_takes_what_arrives_and_gives_its_cred
     assert held.max() <= port.beats + hop.credits + SENDER_WORDS + 2
 
 
-def test_no_run_is_longer_than_what_a_receiver_before_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_run_is_longer_than_what_a_receiver_before_it_holds() -> None:
     """Weights that a fork gives on, of which few words are on their way at a time."""
     plain = on_chip(residual_net(BATCH), 300)
     edge = next(
@@ -216,10 +217,23 @@ def test_no_run_is_longer_than_what_a_receiver_before_it_holds(monkeypatch: pyte
     hop = Hop(source="one", target="two", cycles=5, word=4, credits=4, credit_batch=2)
     wired = replace(plain, hops={edge: hop})
     fine = simulate_events(wired, 6, fine=True)
-    monkeypatch.setattr(events, "RUNS", 2)
-    coarse = simulate_events(wired, 6)
+    coarse = simulate_events(wired, 6, runs=2)
     assert coarse.turns < fine.turns
     assert coarse.cycles == pytest.approx(fine.cycles, rel=0.05)
+
+
+@pytest.mark.parametrize("batches", [1, 3])
+def test_nothing_is_at_work_for_longer_than_all_is(batches: int) -> None:
+    for rate in (1 / 16, 1 / 64):
+        simulated = simulate_fast(beside_a_slow_link(rate), batches, 200.0, Silent())
+        assert simulated.binds.kind is Bound.CABLE
+        assert 0.8 < simulated.binds.share <= 1
+        assert simulated.worked_cycles > simulated.cycles
+        for idle in simulated.idle_by_device:
+            assert 0 < idle.share < 1
+            assert (idle.in_training is None) == (batches == 1)
+            # filling and draining make it worse
+            assert idle.in_training is None or 0 < idle.in_training < idle.share
 
 
 def test_events_know_no_stalls(tmp_path: Path) -> None:

@@ -252,8 +252,10 @@ class IdleRecord(TypedDict):
 
     device: str
     multipliers: Positive
-    # of multiplier cycles
+    # of multiplier cycles, filling and draining the pipeline included
     share: float
+    # of those from batch to batch; None of a single batch
+    in_training: float | None
 
 
 class SimulationRecord(Versioned):
@@ -264,7 +266,9 @@ class SimulationRecord(Versioned):
     clock_mhz: float
     # frames a batch
     batch: Positive
+    # until the last results, and until all was done
     cycles: Count
+    worked_cycles: Count
     frame_cycles: list[Count]
     # None of a single batch, or of batches of one frame
     batch_interval: float | None

@@ -123,13 +123,23 @@ def _lines(meta: Mapping[str, Any]) -> tuple[str, ...]:
         *([f"{inside:,.0f} frames/s inside a batch"] if inside else []),
     ]
     last, binds = meta["batches"][-1], meta["binds"]
-    idle = sorted(meta["idle_by_device"], key=lambda one: -one["share"])
-    shown = [f"{one['device']} {one['share']:.1%}" for one in idle[:SHOWN_BOARDS]]
+    # from batch to batch where there are several: a few of them fill and drain the pipeline for most of the time
+    steady = len(meta["batches"]) > 1
+    which = "in_training" if steady else "share"
+    idle = sorted(meta["idle_by_device"], key=lambda one: -one[which])
+    shown = [f"{one['device']} {one[which]:.1%}" for one in idle[:SHOWN_BOARDS]]
     return (
         f"{len(meta['frame_cycles'])} frames in {len(meta['batches'])} batches, {meta['cycles']:,} cycles of "
         f"{meta['clock_mhz']:g} MHz, {meta['level']}; {'; '.join(rates)}",
         f"the last batch: {last['fill_cycles']:,} cycles to its first result, {last['drain_cycles']:,} from its last "
         "to the last of the new weights",
         f"most at work: {binds['kind']} {binds['name']}, in {binds['share']:.1%} of all cycles",
-        *([f"multipliers idle: {', '.join(shown)}{', …' if len(idle) > SHOWN_BOARDS else ''}"] if idle else []),
+        *(
+            [
+                f"multipliers idle{' from batch to batch' if steady else ''}: {', '.join(shown)}"
+                f"{', …' if len(idle) > SHOWN_BOARDS else ''}"
+            ]
+            if idle
+            else []
+        ),
     )

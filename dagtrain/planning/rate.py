@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from fractions import Fraction
+
 from dagtrain.emission.device import stored_edges
 from dagtrain.emission.links import crossings_of, hops_of, link_format, receiver_beats
+from dagtrain.emission.stored import DramUse
 from dagtrain.graph.ir import Graph, Role
 from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.insert_relays import insert_relays
@@ -18,10 +22,11 @@ from dagtrain.planning.choices import (
     plan_pace,
     relayed,
 )
-from dagtrain.schedule.batch_time import BatchTime
+from dagtrain.schedule.batch_time import ONE_CLOCK, BatchTime
 from dagtrain.schedule.buffers import fifo_beats
 from dagtrain.schedule.schedule import schedule
 from dagtrain.schedule.wired import Wired
+from hdl.streams.width import elements_per_word
 from placement.problem.cluster import Cluster
 from placement.problem.plan import Plan, with_batch
 
@@ -67,12 +72,28 @@ def wired(
     dram = chosen_dram(chosen, choices, cluster, pace.interval)
     first = cluster.devices[0].name
     placed = {item.item: first if together else item.device for item in plan.items}
+    return wired_graph(folded, placed, cluster, pace.interval, dram, pace.periods, network_cycles)
+
+
+def wired_graph(
+    folded: Graph,
+    placed: Mapping[str, str],
+    cluster: Cluster,
+    interval: int,
+    dram: DramUse,
+    periods: Mapping[str, Fraction] = ONE_CLOCK,
+    network_cycles: int | None = None,
+    link_words: int = 0,
+) -> Wired:
+    """A folded graph on devices, by node, with the FIFOs that it needs for a frame in so many cycles, and its links,
+    whose receivers hold at least ``link_words``.
+
+    Raises `GraphError` where ``placed`` lacks nodes, or has the host's elsewhere than on the first device."""
     devices = [device.name for device in cluster.devices]
     standing = place.run(folded, placed, devices)
     crossings = crossings_of(standing, devices)
-    periods = pace.periods
     delays = {crossing.edge: cluster.network_cycles for crossing in crossings}
-    depths = fifo_beats(folded, schedule(folded, pace.interval, delays, periods))
+    depths = fifo_beats(folded, schedule(folded, interval, delays, periods))
     outside = stored_edges(folded, dram)
     stored = {
         edge: dram.at(periods.get(consumer.name)).delay_cycles(sink, dram.dealt.get(edge, 1))
@@ -81,8 +102,11 @@ def wired(
     }
     form = link_format(len(crossings), len(cluster.devices), cluster.link_word_bits)
     behind = {
-        crossing.edge: receiver_beats(
-            crossing.sink, depths[crossing.edge], crossing.edge in outside, pace.interval, cluster.network_cycles
+        crossing.edge: max(
+            link_words * elements_per_word(crossing.element_bits, form.word_bits) // crossing.sink.lanes,
+            receiver_beats(
+                crossing.sink, depths[crossing.edge], crossing.edge in outside, interval, cluster.network_cycles
+            ),
         )
         for crossing in crossings
     }

@@ -40,7 +40,7 @@ Rows = kernel.Rows
 TURNS_AT_ONCE = 1 << 20
 # entries of the heap for each that may be in it
 HEAP = 16
-# runs of beats in which a long tensor passes, at least
+# runs of beats in which a long tensor passes, at least, if nothing is said
 RUNS = 512
 # beats of a frame up to which a layer is asked for each
 MOST_ASKED = 1 << 12
@@ -74,11 +74,8 @@ class Events:
     read: Mapping[str, FloatArray]
     # how often a node or a port had its turn
     turns: int
-
-    @property
-    def cycles(self) -> float:
-        """Until the last beat."""
-        return max(float(last.max()) for last in self.last.values() if len(last))
+    # until the last beat, or the last word or credit on the network
+    cycles: float
 
 
 def simulate_events(
@@ -87,15 +84,17 @@ def simulate_events(
     *,
     keep: bool = False,
     fine: bool = False,
+    runs: int = RUNS,
     on_frames: Callable[[int], None] = lambda _: None,
 ) -> Events:
     """Trains so many batches.
 
     ``keep``: the cycle of every beat is kept.
-    ``fine``: beat by beat, however long tensors are; else in runs of beats where they are long.
+    ``fine``: beat by beat, however long tensors are; else in runs of beats, ``runs`` a tensor at least, where they have
+    more than twice as many.
     ``on_frames`` is told now and then how many frames have passed the last node that any has passed.
     Raises `DeadlockError` where everything waits for something else."""
-    built = _Builder(wired, batches, keep, fine or keep)
+    built = _Builder(wired, batches, keep, 0 if fine or keep else runs)
     recipe = wired.graph.recipe
     channels, ports, nodes, devices = built.channels(), built.ports(), built.nodes(), built.ends()
     state, tables, turns = built.state(nodes), built.tables(), 0
@@ -150,11 +149,12 @@ def _held_shares(wired: Wired) -> dict[str, float]:
     return shares
 
 
-def _in_runs(row: _Row, share: float, fine: bool) -> _Row:
+def _in_runs(row: _Row, share: float, runs: int) -> _Row:
     """An edge whose tensors are long, with ports as wide as a run of beats: a part of a row, or of what an engine makes
-    at a time, of which a tensor has `RUNS` or more, and that is no more than a ``share`` of it."""
+    at a time, of which a tensor has ``runs`` or more (0: beats pass one by one), and that is no more than a ``share``
+    of it."""
     source, sink = row.source, row.sink
-    if fine or max(source.beats, sink.beats) <= 2 * RUNS:
+    if not runs or max(source.beats, sink.beats) <= 2 * runs:
         return row
     lanes, parts = math.lcm(source.lanes, sink.lanes), 1
     if not source.tensor.kind.per_batch:
@@ -163,7 +163,7 @@ def _in_runs(row: _Row, share: float, fine: bool) -> _Row:
     whole, ragged = divmod(source.elements, parts * lanes)
     if ragged:
         return row
-    most = min(whole, source.elements // lanes // RUNS, int(share * source.elements) // lanes)
+    most = min(whole, source.elements // lanes // runs, int(share * source.elements) // lanes)
     long = lanes * next(length for length in range(max(1, most), 0, -1) if whole % length == 0)
     run = long // source.lanes, long // sink.lanes
     return row._replace(source=replace(source, lanes=long), sink=replace(sink, lanes=long), run=run)
@@ -192,11 +192,11 @@ class _PortRow:
 class _Builder:
     """Arrays for the kernel."""
 
-    def __init__(self, wired: Wired, batches: int, keep: bool, fine: bool) -> None:
+    def __init__(self, wired: Wired, batches: int, keep: bool, runs: int) -> None:
         graph = wired.graph
         self.wired, self.graph, self.batches, self.keep = wired, graph, batches, keep
         shares = _held_shares(wired)
-        self.rows = [_in_runs(_Row(*row), shares[row[0]], fine) for row in graph.streams]
+        self.rows = [_in_runs(_Row(*row), shares[row[0]], runs) for row in graph.streams]
         self.channel = {row.edge: number for number, row in enumerate(self.rows)}
         self.index = {node.name: number for number, node in enumerate(graph.nodes)}
         self.batch = graph.recipe.batch
@@ -425,8 +425,7 @@ class _Builder:
 
     def words_at_once(self, row: _Row, hop: Hop) -> int:
         """Words on the network that are one here: no more than a run, or than credits come back for together."""
-        most = max(1, min(row.source.lanes // hop.word, hop.credit_batch)) if row.run != (1, 1) else 1
-        return next(count for count in range(most, 0, -1) if hop.credit_batch % count == 0)
+        return max(1, min(row.source.lanes // hop.word, hop.credit_batch)) if row.run != (1, 1) else 1
 
     def _rings(self, row: _Row, writer: _PortRow, reader: _PortRow, column: Mapping[str, Any]) -> dict[str, int]:
         """How many times are kept."""
@@ -601,8 +600,17 @@ class _Builder:
             {edge: float(channels["full"][i]) for i, edge in enumerate(names) if channels["full"][i] < kernel.NEVER},
             {names[i]: int(channels["sent"][i] * channels["at_once"][i]) for i in crossing},
             {names[i]: int(channels["returned"][i]) for i in crossing},
-            kept("write"), kept("read"), turns,
+            kept("write"), kept("read"), turns, self._end(channels, times),
         )  # fmt: skip
+
+    def _end(self, channels: Rows, times: FloatArray) -> float:
+        """The last time of any ring."""
+        ends = [0.0]
+        for name, count in (("write", "written"), ("read", "read"), ("sent", "sent"), ("credit", "returned")):
+            row = channels[channels[count] > 0]
+            last = row[f"{name}_at"] + (row[count] - 1) % row[f"{name}_size"]
+            ends += [float(time) for time in times[last]]
+        return max(ends)
 
 
 def _joined(arrays: Sequence[Any], kind: Any) -> Any:

@@ -137,11 +137,12 @@ def _simulation(
         clock_mhz=delivered.network_mhz,
         batch=batch,
         cycles=ends[-1],
+        worked_cycles=log.cycles,
         frame_cycles=_of_frames(stamps, options.batches * batch),
         nodes=heard.nodes,
         cables=cables,
         batches=_batches(heard, told, _of_frames(stamps, options.batches * batch), batch),
-        binds=binding(heard.nodes, cables, ends[-1]),
+        binds=binding(heard.nodes, cables, log.cycles),
     )
 
 

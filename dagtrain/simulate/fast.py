@@ -10,14 +10,14 @@ import numpy as np
 from dagtrain.graph.ir import Graph, Node
 from dagtrain.progress import Progress
 from dagtrain.schedule.wired import Wired
-from dagtrain.simulate.events import Events, simulate_events
+from dagtrain.simulate.events import RUNS, Events, simulate_events
 from dagtrain.simulate.result import BatchWork, CableWork, Level, NodeWork, Simulation, Span, binding
 from hdl.fixed import FloatArray
 from hdl.tensor import Kind
 
 
-def simulate_fast(wired: Wired, batches: int, clock_mhz: float, progress: Progress) -> Simulation:
-    """Trains so many batches; cycles count from the host's first beat.
+def simulate_fast(wired: Wired, batches: int, clock_mhz: float, progress: Progress, *, runs: int = RUNS) -> Simulation:
+    """Trains so many batches; cycles count from the host's first beat.  ``runs`` as of `simulate_events`.
 
     Raises `DeadlockError` where everything waits for something else."""
     batch, seen = wired.graph.recipe.batch, 0
@@ -28,21 +28,22 @@ def simulate_fast(wired: Wired, batches: int, clock_mhz: float, progress: Progre
         progress.advance(count - seen)
         seen = count
 
-    happened = simulate_events(wired, batches, on_frames=on_frames)
+    happened = simulate_events(wired, batches, runs=runs, on_frames=on_frames)
     progress.end()
     results = _results(wired.graph, happened)
-    cycles = math.ceil(results[-1])
+    cycles, worked = math.ceil(results[-1]), math.ceil(happened.cycles)
     nodes, cables = _nodes(wired, happened), _cables(wired, happened)
     return Simulation(
         level=Level.FAST,
         clock_mhz=clock_mhz,
         batch=batch,
         cycles=cycles,
+        worked_cycles=worked,
         frame_cycles=tuple(math.ceil(cycle) for cycle in results),
         nodes=nodes,
         cables=cables,
         batches=_batches(wired.graph, happened, results),
-        binds=binding(nodes, cables, cycles),
+        binds=binding(nodes, cables, worked),
     )
 
 

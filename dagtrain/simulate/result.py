@@ -96,7 +96,7 @@ class BatchWork:
 
 @dataclass(frozen=True)
 class Binding:
-    """What works in the greatest share of the cycles inside batches, and so holds all others up."""
+    """What works in the greatest share of all cycles, and so holds all others up."""
 
     kind: Bound
     # of a node, or of the devices at the ends of a cable
@@ -111,7 +111,10 @@ class Idle:
 
     device: str
     multipliers: int
+    # of all cycles, of filling and draining the pipeline too
     share: float
+    # of those from batch to batch; None of a single batch
+    in_training: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +127,8 @@ class Simulation:
     batch: int
     # until the results of the last frame had come
     cycles: int
+    # until all was done, and the last of the new weights where they are used
+    worked_cycles: int
     # in which the results of each frame had come to the host
     frame_cycles: tuple[int, ...]
     nodes: tuple[NodeWork, ...]
@@ -156,23 +161,35 @@ class Simulation:
     @property
     def idle_by_device(self) -> tuple[Idle, ...]:
         """1 - busy multiplier cycles / (multipliers * cycles) of every board that has multipliers (FPDeep, IEEE TC
-        2020, 6.3.3)."""
+        2020, 6.3.3): of all cycles, and of the batches' intervals, as all batches have equal work."""
         there: Counter[str] = Counter()
         busy: Counter[str] = Counter()
         for node in self.nodes:
             there[node.device] += node.multipliers
             busy[node.device] += node.busy_multiplier_cycles
+        interval = self.batch_interval
+
+        def idle(device: str, cycles: float) -> float:
+            return 1 - busy[device] / (there[device] * cycles)
+
         return tuple(
-            Idle(device, count, 1 - busy[device] / (count * self.cycles)) for device, count in there.items() if count
+            Idle(
+                device,
+                count,
+                idle(device, self.worked_cycles),
+                idle(device, interval * len(self.batches)) if interval else None,
+            )
+            for device, count in there.items()
+            if count
         )
 
     def idle(self, node: NodeWork) -> float | None:
         """The same of one node's engine; None where it has no multipliers."""
-        return 1 - node.busy_multiplier_cycles / (node.multipliers * self.cycles) if node.multipliers else None
+        return 1 - node.busy_multiplier_cycles / (node.multipliers * self.worked_cycles) if node.multipliers else None
 
     def cable_bits_per_second(self, cable: CableWork) -> float:
         """Mean over the run."""
-        return cable.bits / self.cycles * self._hz
+        return cable.bits / self.worked_cycles * self._hz
 
     @property
     def _hz(self) -> float:
@@ -200,13 +217,17 @@ class Simulation:
             "clock_mhz": self.clock_mhz,
             "batch": self.batch,
             "cycles": self.cycles,
+            "worked_cycles": self.worked_cycles,
             "frame_cycles": list(self.frame_cycles),
             "batch_interval": _rounded(self.batch_interval),
             "frame_interval": _rounded(self.frame_interval),
             "frames_per_second": _rounded(self.frames_per_second),
             "frames_per_second_inside": _rounded(self.frames_per_second_inside),
             "binds": {"kind": self.binds.kind.value, "name": self.binds.name, "share": _rounded(self.binds.share)},
-            "idle_by_device": [{**asdict(one), "share": _rounded(one.share)} for one in self.idle_by_device],
+            "idle_by_device": [
+                {**asdict(one), "share": _rounded(one.share), "in_training": _rounded(one.in_training)}
+                for one in self.idle_by_device
+            ],
             "nodes": nodes,
             "cables": cables,
             "batches": batches,
@@ -214,7 +235,8 @@ class Simulation:
 
 
 def binding(nodes: Iterable[NodeWork], cables: Iterable[CableWork], cycles: int) -> Binding:
-    """What works in the greatest share of so many cycles: an engine with multipliers, or a cable."""
+    """What works in the greatest share of so many cycles, all in which anything did: an engine with multipliers, or a
+    cable."""
     engines = [
         Binding(Bound.ENGINE, node.node, node.busy_multiplier_cycles / (node.multipliers * cycles))
         for node in nodes

@@ -1,0 +1,276 @@
+"""Chains of layers on many equal boards, folded and placed by their multipliers alone.
+
+The search of `dagtrain place` takes an hour for a network like VGG-16 on 100 boards, since it prices every circuit.
+What FPDeep's mapping counts are multipliers, so to stand beside it a graph of ours needs no more:
+
+1. For an interval of T cycles, every layer gets the way to be in parts, and the tile, with the fewest multipliers:
+   whole, by rows (`dagtrain.passes.split_rows`), or by output channels (`dagtrain.passes.split_layers`) where the
+   copies of its input take no more than `COPIES` of a board's link.
+2. The least T is taken whose engines, the largest ones first, each into the fullest board that has room, stand on the
+   boards; engines of a part stand together where they find room together.
+3. What has no multipliers stands where most of its bits come from and go to.
+
+Memory is not counted: neither block memory nor DRAM, in which dense weights would lie (docs/fpdeep.md has what they
+want).  So a placement is a bound with all circuits, FIFOs and links of a plan around its multipliers, not a plan.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from dagtrain.graph.ir import Graph, Node, Role
+from dagtrain.passes.autodiff import differentiate
+from dagtrain.passes.fold import fold_graph
+from dagtrain.passes.insert_forks import insert_forks
+from dagtrain.passes.ragged_tiles import ragged_tiles
+from dagtrain.passes.split_layers import Parts, by_rows, split_layers
+from dagtrain.passes.split_rows import row_parts, split_rows, why_not
+from hdl.errors import DagtrainError, ShapeError
+from hdl.layers.base import Layer
+from hdl.layers.capabilities import Tiled, rounded_apart, with_ragged_tiles
+from hdl.parts.part import Part
+from hdl.tensor import Tile
+
+# parts of a layer at most: sums of more by rows are wider than 62 bits
+MOST_ROWS, MOST_OUTPUTS = 14, 24
+# share of a board's link that copies of a layer's input may take, which stands on one board before them
+COPIES = 0.5
+# shares of a board that an engine may take at most, the largest ones first: smaller ones pack better
+LARGEST = (1.0, 0.67, 0.5, 0.34, 0.25, 0.2, 0.17, 0.125)
+# rounds in which nodes without multipliers move to their neighbours
+ROUNDS = 8
+# cycles a frame in which any engine is fast enough
+ANY_PACE = 1 << 40
+WORKING = (Role.FORWARD, Role.ERROR, Role.GRADIENT)
+
+
+@dataclass(frozen=True)
+class Board:
+    """All are alike."""
+
+    part: Part
+    # multipliers that may be used; one each DSP block
+    dsp: int
+    # bits a cycle, each direction
+    link_bits: float
+
+
+@dataclass(frozen=True)
+class Way:
+    """A layer in parts."""
+
+    how: Parts
+    # the engines of its largest part, before folding
+    engines: tuple[Any, ...]
+    # bits of its input that leave one board, a frame
+    copied_bits: int
+
+    @property
+    def tiles(self) -> tuple[tuple[int, int, Tile], ...]:
+        """(multipliers, cycles of the slowest engine, tile) of all that every engine can have, the fewest first."""
+        return _tiles(self.engines)
+
+    def multipliers(self, cycles: int, most: float) -> int | None:
+        """Of an engine of the largest part; None where no tile of so few multipliers is so fast."""
+        for size, needed, tile in self.tiles:
+            if size > most:
+                return None
+            if needed <= cycles and all(engine.suits(tile, cycles) for engine in self.engines):
+                return size
+        return None
+
+
+@cache
+def _tiles(engines: tuple[Any, ...]) -> tuple[tuple[int, int, Tile], ...]:
+    """Of layers that are alike, once."""
+    found = []
+    for tile in engines[0].tiles(ANY_PACE):
+        cycles = [engine.least_cycles(tile) for engine in engines]
+        if None not in cycles:
+            found.append((tile.size, max(cycles), tile))
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A layer at an interval."""
+
+    way: Way
+    # of each engine
+    multipliers: int
+
+    @property
+    def total(self) -> int:
+        """Multipliers of all parts, were all as large as the largest."""
+        return self.multipliers * len(self.way.engines) * self.way.how.count
+
+
+@dataclass(frozen=True)
+class ByMultipliers:
+    """A network in parts on boards, at an interval."""
+
+    cycles: int
+    boards: int
+    board: Board
+    chosen: Mapping[str, Chosen]
+
+
+def ways(graph: Graph) -> dict[str, list[Way]]:
+    """Of every layer with multipliers of a training graph."""
+    nodes: dict[str, list[Node]] = defaultdict(list)
+    for node in graph.nodes:
+        if node.role in WORKING and isinstance(node.layer, Tiled) and node.layer.macs:
+            nodes[node.whole].append(node)
+    return {whole: list(_ways([node.layer for node in found])) for whole, found in nodes.items()}
+
+
+def _ways(layers: Sequence[Layer]) -> Iterator[Way]:
+    layers = [with_ragged_tiles(layer) for layer in layers]
+    taken = layers[0].port("x").tensor
+    yield Way(Parts(1), tuple(layers), 0)
+    for count in range(2, MOST_ROWS + 1):
+        try:
+            rows = [row_parts(layer, count) for layer in layers]
+        except ShapeError:
+            break
+        if all(rows):
+            largest = [max(parts or (), key=lambda part: part.layer.rows_made).layer for parts in rows]
+            yield Way(Parts(count, by_rows=True), tuple(rounded_apart(layer) for layer in largest), 0)
+    channels = Parts(2).channels(layers[0])
+    for count in range(2, min(channels, MOST_OUTPUTS) + 1):
+        parts = tuple(replace(layer, filters=-(-channels // count)) for layer in layers)
+        # to the forward and to the gradient engine of each
+        yield Way(Parts(count), parts, 2 * count * taken.bits)
+
+
+def choose(found: Mapping[str, Sequence[Way]], cycles: int, most: float, board: Board) -> dict[str, Chosen] | None:
+    """For every layer the way with the fewest multipliers, then the fewest parts, then by rows; None where one has no
+    way with so few in an engine."""
+    chosen = {}
+    for whole, options in found.items():
+        row = [
+            Chosen(way, size)
+            for way in options
+            if way.copied_bits <= COPIES * board.link_bits * cycles and (size := way.multipliers(cycles, most))
+        ]
+        if not row:
+            return None
+        chosen[whole] = min(row, key=lambda one: (one.total, one.way.how.count, not one.way.how.by_rows))
+    return chosen
+
+
+def packed(groups: Sequence[Sequence[int]], boards: int, dsp: int) -> list[list[int]] | None:
+    """A board for every engine of every part, of so many multipliers; None where they find no room.
+
+    The largest go first, each to the fullest board that has room: of those that have it for all engines of the part,
+    and where that fails, of all."""
+    return _packed(groups, boards, dsp, True) or _packed(groups, boards, dsp, False)
+
+
+def _packed(groups: Sequence[Sequence[int]], boards: int, dsp: int, together: bool) -> list[list[int]] | None:
+    free = [dsp] * boards
+    found: list[list[int]] = [[] for _ in groups]
+    for index in sorted(range(len(groups)), key=lambda index: -max(groups[index], default=0)):
+        for place, size in enumerate(groups[index]):
+            rest = sum(groups[index][place:])
+            options = [board for board in range(boards) if free[board] >= size]
+            if together:
+                options = (
+                    [board for board in found[index] if free[board] >= size]
+                    or [board for board in options if free[board] >= rest]
+                    or options
+                )
+            if not options:
+                return None
+            chosen = min(options, key=lambda board: (free[board], board not in found[index], board))
+            free[chosen] -= size
+            found[index].append(chosen)
+    return found
+
+
+def fastest(graph: Graph, boards: int, board: Board) -> ByMultipliers:
+    """At the least interval at which all engines of a training graph stand on so many boards.
+
+    Raises `DagtrainError` where there is none up to four times what multipliers that never idle would take."""
+    found = ways(graph)
+    bound = sum(node.layer.macs for node in graph.nodes) / (boards * board.dsp)
+    levels = {cycles for options in found.values() for way in options for _, cycles, _ in way.tiles}
+    for cycles in sorted(level for level in levels if bound <= level <= 4 * bound):
+        for share in LARGEST:
+            chosen = choose(found, cycles, share * board.dsp, board)
+            if chosen is None or sum(one.total for one in chosen.values()) > boards * board.dsp:
+                continue
+            groups = [
+                [one.multipliers] * len(one.way.engines) for one in chosen.values() for _ in range(one.way.how.count)
+            ]
+            if packed(groups, boards, board.dsp) is not None:
+                return ByMultipliers(cycles, boards, board, chosen)
+    raise DagtrainError(f"{graph.name} on {boards} boards of {board.dsp} DSP blocks: no interval was found")
+
+
+# ---- the graph
+
+
+def in_parts(forward: Graph, chosen: ByMultipliers) -> Graph:
+    """The folded graph, in its parts; what follows a layer in parts by rows is in as many, where it can be."""
+    parts = {whole: one.way.how for whole, one in chosen.chosen.items() if one.way.how.count > 1}
+    training = differentiate(split_layers(forward, parts))
+    rows = by_rows(parts)
+    nodes: dict[str, list[Node]] = defaultdict(list)
+    for node in training.nodes:
+        if node.role in WORKING and not node.layer.works_per_batch:
+            nodes[node.whole].append(node)
+    count = 1
+    for node in forward.nodes:
+        if node.name in chosen.chosen:
+            count = rows.get(node.name, 1)
+        elif count > 1 and all(why_not(one, count) is None for one in nodes[node.name]) and nodes[node.name]:
+            rows[node.name] = count
+    streaming = ragged_tiles.run(insert_forks(split_rows(training, rows)))
+    return fold_graph(streaming, chosen.cycles, (chosen.board.part,))
+
+
+def placed(folded: Graph, chosen: ByMultipliers, devices: Sequence[str]) -> dict[str, str]:
+    """Node -> device."""
+    groups: dict[str, list[Node]] = defaultdict(list)
+    for node in folded.nodes:
+        if node.layer.multipliers and not node.layer.pinned_to_host:
+            groups[node.layer_of].append(node)
+    pinned = {node.name: 0 for node in folded.nodes if node.layer.pinned_to_host}
+    sizes = [[int(node.layer.multipliers) for node in group] for group in groups.values()]
+    boards = packed(sizes, chosen.boards, chosen.board.dsp)
+    if boards is None:
+        raise DagtrainError(f"{folded.name}: engines of unlike parts found no room on {chosen.boards} boards")
+    where = dict(pinned)
+    for group, found in zip(groups.values(), boards, strict=True):
+        where |= {node.name: board for node, board in zip(group, found, strict=True)}
+    _gather(folded, where, fixed=frozenset(where))
+    return {node.name: devices[where.get(node.name, 0)] for node in folded.nodes}
+
+
+def _gather(folded: Graph, where: dict[str, int], fixed: frozenset[str]) -> None:
+    """Moves all nodes that are not fixed, in rounds, to where most bits of a frame come from and go to."""
+    beside: dict[str, list[tuple[str, float]]] = defaultdict(list)
+    for _edge, producer, source, consumer, _sink in folded.streams:
+        tensor = source.tensor
+        bits = tensor.bits / (folded.recipe.batch if tensor.kind.per_batch else 1)
+        beside[producer.name].append((consumer.name, bits))
+        beside[consumer.name].append((producer.name, bits))
+    for _ in range(ROUNDS):
+        before = dict(where)
+        for node in folded.nodes:
+            if node.name in fixed:
+                continue
+            pull: dict[int, float] = defaultdict(float)
+            for other, bits in beside[node.name]:
+                if other in where:
+                    pull[where[other]] += bits
+            if pull:
+                # the one where it is, of equals
+                where[node.name] = max(pull, key=lambda board: (pull[board], board == where.get(node.name), -board))
+        if before == where:
+            break

@@ -1,0 +1,113 @@
+"""Chains on boards by their multipliers: what holds of each, and what was simulated of FPDeep's networks."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+
+import pytest
+
+from benchmarks import by_multipliers, simulate_fast
+from benchmarks.by_multipliers import Board, fastest, in_parts, packed, placed
+from benchmarks.fpdeep import DSP, NETS, PART, Bare, chain
+from dagtrain.graph.ir import Graph
+from dagtrain.passes.autodiff import differentiate
+from dagtrain.planning.choices import cluster_dram
+from dagtrain.planning.rate import wired_graph
+from dagtrain.progress import Silent
+from dagtrain.simulate.fast import simulate_fast as simulate
+from hdl.errors import DagtrainError
+from hdl.recipe import Recipe
+
+BATCH = 16
+SMALL = Board(PART, 100, 1024.0)
+DEVICES = tuple(f"fpga-{index}" for index in range(4))
+
+
+def small_net(staleness: int = BATCH) -> Graph:
+    """Three convolutions and a dense layer."""
+    build = Bare("small", Recipe(batch=BATCH, staleness=staleness))
+    x = build.max_pool(build.relu(build.conv(build.input(12, 12, 2), 8, 3, padding=1)), 2, 2)
+    x = build.relu(build.conv(build.relu(build.conv(x, 8, 3, padding=1)), 16, 3, padding=1))
+    return build.classify(build.dense(x, 4))
+
+
+def test_all_engines_stand_on_their_boards_and_the_pace_is_that_of_the_slowest() -> None:
+    training = differentiate(small_net())
+    chosen = fastest(training, 4, SMALL)
+    folded = in_parts(small_net(), chosen)
+    macs = sum(node.layer.macs for node in training.nodes)
+    assert chosen.cycles >= macs / (4 * SMALL.dsp)
+    # some layer is in parts
+    assert any(one.way.how.count > 1 for one in chosen.chosen.values())
+    where = placed(folded, chosen, DEVICES)
+    assert where.keys() == folded.by_name.keys()
+    built: dict[str, int] = defaultdict(int)
+    for node in folded.nodes:
+        assert node.layer.cycles_per_frame <= chosen.cycles
+        if not node.layer.pinned_to_host:
+            built[where[node.name]] += node.layer.multipliers
+    assert max(built.values()) <= SMALL.dsp
+    cluster = simulate_fast.cluster_of(4)
+    wired = wired_graph(folded, where, cluster, chosen.cycles, cluster_dram(cluster, chosen.cycles), link_words=64)
+    assert wired.hops
+    simulated = simulate(wired, 3, 200.0, Silent())
+    assert simulated.batch_interval is not None
+    assert simulated.batch_interval / BATCH >= 0.999 * chosen.cycles
+    port, both = simulate_fast.ports(simulated)
+    assert 0 < port < both <= 2 * port
+
+
+def test_an_engine_of_every_part_finds_room_and_none_finds_it_twice() -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    draw = random.Random(seed)
+    for _ in range(200):
+        boards, dsp = draw.randint(1, 6), draw.randint(5, 30)
+        groups = [[draw.randint(1, dsp)] * draw.randint(1, 3) for _ in range(draw.randint(1, 8))]
+        found = packed(groups, boards, dsp)
+        if found is None:
+            # there is no room for a largest engine more on each board
+            assert sum(map(sum, groups)) + boards * max(map(max, groups)) > boards * dsp
+            continue
+        filled = [0] * boards
+        for group, row in zip(groups, found, strict=True):
+            for size, board in zip(group, row, strict=True):
+                filled[board] += size
+        assert max(filled) <= dsp
+    assert packed([[3, 3], [2]], 1, 7) is None
+    assert packed([[3, 3], [2, 2]], 2, 6) == [[0, 0], [1, 1]]
+
+
+def test_too_few_multipliers_are_told() -> None:
+    with pytest.raises(DagtrainError, match="small on 1 boards of 2 DSP blocks: no interval was found"):
+        fastest(differentiate(small_net()), 1, Board(PART, 2, 1024.0))
+
+
+def test_copies_of_an_input_stay_within_the_link() -> None:
+    training = differentiate(small_net())
+    slow = Board(PART, SMALL.dsp, 1e-3)
+    for one in fastest(training, 4, slow).chosen.values():
+        assert one.way.copied_bits <= by_multipliers.COPIES * slow.link_bits * fastest(training, 4, slow).cycles
+
+
+# ---- what was simulated
+
+
+def test_results_are_of_fpdeeps_networks_and_none_is_faster_than_multipliers_allow() -> None:
+    points = simulate_fast.known()
+    assert {net for net, _ in points} == set(NETS)
+    for (net, boards), one in points.items():
+        # without the first layer's error engine, which no network of ours has
+        assert one.bound_cycles == pytest.approx(chain(net).operations / 2 / (boards * DSP), rel=0.04)
+        assert one.simulated_cycles >= 0.9999 * one.planned_cycles >= 0.9999 * one.bound_cycles
+        assert one.empty >= one.idle_mean - 0.02
+        assert one.dsp_share <= 1 + 1e-3
+        assert one.staleness <= one.batch
+
+
+def test_the_page_has_the_table() -> None:
+    page = simulate_fast.DOCS.read_text()
+    assert simulate_fast.with_table(page, simulate_fast.known().values()) == page
+    with pytest.raises(DagtrainError, match=r"fpdeep\.md has no table"):
+        simulate_fast.with_table("no marks", [])
