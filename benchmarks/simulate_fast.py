@@ -250,9 +250,8 @@ def main() -> int:
             if isinstance(one, str):
                 failed.append(one)
                 continue
-            found = known(options.out) | {(one.net, one.boards): one}
-            rows = [asdict(found[key]) for key in sorted(found)]
-            write_text(options.out, json.dumps(rows, indent=1) + "\n")
+            found = dict(sorted((known(options.out) | {(one.net, one.boards): one}).items()))
+            write_text(options.out, json.dumps([asdict(each) for each in found.values()], indent=1) + "\n")
     if options.json:
         print(json.dumps([asdict(one) for one in found.values()], indent=1))
     else:
