@@ -53,7 +53,7 @@ DATA: Mapping[str, int] = {"digits": 5, "mnist5k": 3}
 WHOLE_EPOCHS: Mapping[str, int] = {"digits": 3, "mnist5k": 1}
 NETWORKS = (*FAMILIES, *WHOLE)
 # their learning rates: at that of the digits net statistics of so many norms lag behind the weights, in float as well
-WHOLE_RATES: Mapping[str, float] = {"ResNet-18, 32x32": 0.004, "MobileNetV2, 32x32": 0.02}
+WHOLE_RATES: Mapping[str, float] = {"ResNet-18, 32x32": 0.004, "MobileNetV2, 32x32": 0.01}
 # height of the images of whole networks
 WHOLE_SIZE = 32
 CALIBRATION_BATCHES = 16
