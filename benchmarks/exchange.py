@@ -108,7 +108,7 @@ class Exchanging(Emulator):
         return self.exchanges[edge].run(parts, noise)
 
     @property
-    def ratio(self) -> float:
+    def saved(self) -> float:
         """Of bits without a codec to those that were sent, of all tensors."""
         whole = sum(exchange.sent_elements * exchange.width for exchange in self.exchanges.values())
         return whole / sum(exchange.sent_bits for exchange in self.exchanges.values())
@@ -133,7 +133,7 @@ def train(work: tuple[Form, Run]) -> tuple[float, float]:
     emulator = Exchanging(replicate(graph, engines), form)
     for epoch in range(run.epochs):
         emulator.train_epoch(data, run.seed, epoch)
-    return emulator.evaluate(held_out).accuracy, emulator.ratio
+    return emulator.evaluate(held_out).accuracy, emulator.saved
 
 
 def main() -> None:

@@ -41,7 +41,8 @@ RUN = Simulation(
     level=Level.EXACT,
     clock_mhz=200.0,
     batch=2,
-    cycles=400,
+    cycles=380,
+    worked_cycles=400,
     frame_cycles=(120, 180, 320, 380),
     nodes=(ENGINE, UPDATE, FORK),
     cables=(CABLE,),
@@ -70,7 +71,11 @@ def test_one_batch_or_batches_of_one_frame_tell_no_interval() -> None:
 def test_idle_is_the_share_of_multiplier_cycles_without_work_by_engine_and_by_board() -> None:
     assert [RUN.idle(node) for node in RUN.nodes] == [0.5, 1 - 40 / 800, None]
     # board b multiplies nothing
-    assert RUN.idle_by_device == (Idle("a", 6, 1 - 840 / 2400),)
+    assert RUN.idle_by_device == (Idle("a", 6, 1 - 840 / 2400, 1 - 840 / 2400),)
+    # of all cycles less, of the batches as before; of one batch no interval
+    longer = replace(RUN, worked_cycles=800)
+    assert longer.idle_by_device == (Idle("a", 6, 1 - 840 / 4800, 1 - 840 / 2400),)
+    assert replace(RUN, batches=RUN.batches[:1]).idle_by_device[0].in_training is None
 
 
 def test_batches_fill_before_their_first_result_and_drain_behind_their_last() -> None:
