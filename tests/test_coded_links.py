@@ -17,6 +17,7 @@ from dagtrain.emission.design import ClusterDesign, design_cluster
 from dagtrain.emission.ethernet import Ethernet
 from dagtrain.emission.links import Crossing, NetworkModel, hops_of, receiving_units, sending_units
 from dagtrain.emission.manifest import CodedRecord, read_manifest
+from dagtrain.emission.memory import MemoryModel
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.graph.ir import Graph, GraphError
 from dagtrain.passes.exchange import Exchanging, parse_exchange
@@ -26,6 +27,8 @@ from dagtrain.passes.insert_relays import insert_relays
 from dagtrain.passes.replicate import replicate
 from dagtrain.planning.link_costs import CodedTraffic, PortCosts, network_links
 from dagtrain.progress import Silent
+from dagtrain.simulate.control import DataDependentError
+from dagtrain.simulate.exact import ExactOptions, simulate_exactly
 from dagtrain.training.feeds import synthetic_feeds
 from hdl.cache import cache_folder
 from hdl.convert.tools import lint_verilog
@@ -309,6 +312,14 @@ def test_a_manifest_says_how_elements_lie_in_words(tmp_path: Path) -> None:
     assert coded == {edge: CodedRecord(4, 7, 4) for edge in ("conv2.gradient.g.ring@0", "conv2.gradient.g@0")}
     text = (tmp_path / DEVICES[0] / "manifest.json").read_text()
     assert '"coded": null' not in text
+
+
+def test_what_a_codec_makes_of_data_is_not_simulated_without_them(tmp_path: Path) -> None:
+    graph = coded_graph(name="a convolution")
+    delivered = deliver(apart(graph), LIBRARY, tmp_path)
+    how = ExactOptions(batches=1, network=NetworkModel(), memory=MemoryModel(), host_stall_256=0, seed=1)
+    with pytest.raises(DataDependentError, match="control depends on data"):
+        simulate_exactly(delivered, graph, LIBRARY, tmp_path / "exact", how, Silent(), optimise=False)
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import reduce
+from typing import Any
 
 import numpy as np
 from myhdl import block
@@ -270,16 +271,22 @@ class Exchange(ParameterLayer):
     def examples(cls) -> tuple[Layer, ...]:
         """Ends and middle of a chain, exact and with each rounding of a codec; ragged tiles."""
         recipe = Recipe(batch=3, seed=5)
-        wide = {"shape": (5, 4, 1, 1), "tile": Tile(2, 2), "w_lanes": 2, "recipe": recipe, "tensor_id": 5}
-        three = {"copies": 3, "widths": (20, 19, 19), "fraction_bits": 12}
+        wide: dict[str, Any] = {
+            "shape": (5, 4, 1, 1),
+            "tile": Tile(2, 2),
+            "w_lanes": 2,
+            "recipe": recipe,
+            "tensor_id": 5,
+        }
+        three: dict[str, Any] = {"copies": 3, "widths": (20, 19, 19), "fraction_bits": 12}
         codecs = [IntegerCodec(5, cut=cut) for cut in Cut]
         return (
             cls(shape=(6,), w_lanes=2, recipe=Recipe(batch=2)),
-            cls(copy=1, **wide, **three),  # type: ignore[arg-type]
-            cls(copy=2, **wide, **three),  # type: ignore[arg-type]
-            cls(copy=0, codec=codecs[0], **wide, **three),  # type: ignore[arg-type]
-            cls(copy=1, codec=codecs[2], feedback=True, **wide, **three),  # type: ignore[arg-type]
-            cls(copy=1, codec=codecs[2], **wide, **three),  # type: ignore[arg-type]
+            cls(copy=1, **wide, **three),
+            cls(copy=2, **wide, **three),
+            cls(copy=0, codec=codecs[0], **wide, **three),
+            cls(copy=1, codec=codecs[2], feedback=True, **wide, **three),
+            cls(copy=1, codec=codecs[2], **wide, **three),
             cls(shape=(4,), copy=1, recipe=Recipe(batch=1), codec=codecs[1], begun=3),
             cls(shape=(3,), widths=(18, 18), recipe=Recipe(batch=1), codec=IntegerCodec(4), feedback=True),
         )
