@@ -59,8 +59,8 @@ OUT = SIMULATED
 DOCS = Path(__file__).parent.parent / "docs" / "fpdeep.md"
 BEGIN, END = "<!-- begin: benchmarks/simulate_fast.py -->", "<!-- end: benchmarks/simulate_fast.py -->"
 BOARDS = (5, 10, 15, 30, 60, 100)
-# runs of beats in which a tensor passes: with 512 the interval differs by less than 1e-5 (VGG-16 on 5 boards), and all
-# takes four times as long
+# runs of beats in which a tensor passes; more take longer and follow a stream more closely (`--runs`).  32 are not held
+# against more; 64 were, on VGG-16 with 5 boards: their interval is that of 512 to 1e-5
 RUNS = 32
 # words of receivers: a block memory that is as wide as a word holds no fewer
 LINK_WORDS = 512
