@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
+import math
+import os
 import struct
 from pathlib import Path
 
@@ -121,6 +124,29 @@ def test_memory_maps_are_read_where_they_are_needed_only(tmp_path: Path, monkeyp
     assert read == [4]
     stored = np.random.default_rng(3).permutation(12)[3:][batches[0]]
     np.testing.assert_allclose(frames, PIXELS[stored].transpose(0, 2, 3, 1) / 255)
+
+
+def test_a_memory_map_may_be_larger_than_memory(tmp_path: Path) -> None:
+    shape = (3, 224, 224)
+    count = 2 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // math.prod(shape)
+    # a file of holes, which take no room, but where images are written
+    images = np.lib.format.open_memmap(tmp_path / "images.npy", "w+", np.uint8, (count, *shape))
+    np.save(tmp_path / "labels.npy", np.arange(count) % 10)
+    before = resident_bytes()
+    train, held_out = choose_data(f"{tmp_path}/images.npy,{tmp_path}/labels.npy", "0.25").parts(seed=3)
+    assert len(train) + len(held_out) == count
+    order = np.random.default_rng(3).permutation(count)[round(count / 4) :]
+    for index in itertools.islice(train.fitted((224, 224, 3)).batches(4, 1, 0), 3):
+        images[order[index]] = index.reshape(-1, 1, 1, 1) % 251
+        frames = train.fitted((224, 224, 3)).frames(index)
+        np.testing.assert_allclose(frames, np.broadcast_to((index % 251 / 255).reshape(-1, 1, 1, 1), frames.shape))
+        np.testing.assert_array_equal(train.classes(index), order[index] % 10)
+    assert resident_bytes() - before < 100e6
+
+
+def resident_bytes() -> int:
+    """What this process holds in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def test_nan_in_a_memory_map_is_found_when_it_is_read(tmp_path: Path) -> None:
