@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import sqlite3
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,6 +21,7 @@ from dagtrain.flow.estimate_step import sampled
 from hdl.cache import code_hash
 from hdl.convert.verilog import VerilogModule, convert
 from hdl.costs.estimate import Circuit, Estimator, elaborated_contents
+from hdl.costs.kept import Kept
 from hdl.costs.resources import Resources, count, fit, in_block_memory, signed_digits
 from hdl.costs.synthesis import (
     Comparison,
@@ -479,6 +481,38 @@ def test_contents_are_kept_on_disk_and_found_again_without_elaboration(tmp_path:
     assert len(built) == 1
     Estimator(path).block("pipe", {"x": 16, "y": 16}, make)
     assert len(built) == 2
+
+
+def test_a_damaged_cache_is_told_of_once_and_done_without(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "resources.sqlite"
+    path.write_bytes(b"no database" * 1000)
+    estimator = Estimator(path)
+    contents = [estimator.block("pipe", {"x": bits, "y": bits}, _pipe) for bits in (8, 16, 8)]
+    assert contents[0] == contents[2] != contents[1]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{path}: file is not a database; costs of circuits are computed anew "
+        "(nothing is lost; if this comes again, delete the file)"
+    ]
+    assert path.read_bytes() == b"no database" * 1000
+
+
+def test_a_cache_that_another_process_locks_is_done_without(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "resources.sqlite"
+    contents = Estimator(path).block("pipe", {"x": 8, "y": 8}, _pipe)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    kept = Kept(path, timeout_s=0.05)
+    kept.keep("new", contents)
+    assert kept.load("new") is None
+    assert [record.getMessage().split("; ")[0] for record in caplog.records] == [f"{path}: database is locked"]
+    other.execute("ROLLBACK")
+    assert Kept(path).load("new") is None
+    Kept(path).keep("new", contents)
+    assert Kept(path).load("new") == contents
+
+
+def _pipe(domain: ClockReset, streams: Any) -> Any:
+    return pipe(domain, streams["x"], streams["y"])
 
 
 @pytest.mark.parametrize("kind", [Conv, DepthwiseConv])

@@ -7,8 +7,6 @@ circuit forgets what was known.
 from __future__ import annotations
 
 import gc
-import json
-import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -16,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from hdl.cache import cache_folder, code_hash
+from hdl.costs.kept import Kept
 from hdl.costs.resources import Resources, count
 from hdl.elaboration.patches import forgotten_signals
 from hdl.elaboration.processes import in_processes
@@ -23,10 +22,6 @@ from hdl.layers.base import Layer
 from hdl.memory import unsimulated
 from hdl.signals import ClockReset
 from hdl.stream import Stream
-
-# seconds to wait for another process that writes
-LOCK_TIMEOUT_S = 30.0
-
 
 # circuits that are worth starting processes for: most are small
 LEAST_TO_START = 48
@@ -95,8 +90,7 @@ class Estimator:
 
     def __init__(self, path: Path | str | None = None) -> None:
         self._known: dict[str, Resources] = {}
-        self._database = sqlite3.connect(path or cache_folder() / "resources.sqlite", timeout=LOCK_TIMEOUT_S)
-        self._database.execute("CREATE TABLE IF NOT EXISTS resources (key TEXT PRIMARY KEY, contents TEXT)")
+        self._kept = Kept(path or cache_folder() / "resources.sqlite")
 
     def layer(self, layer: Layer) -> Resources:
         """The contents of a layer's circuit."""
@@ -107,13 +101,15 @@ class Estimator:
 
         ``on_done`` gets the number of circuits that just became known; what it raises ends the work, and what is known
         by then is kept."""
-        missing = {key: circuit for key, circuit in wanted.items() if key not in self._known and not self._load(key)}
+        missing = {
+            key: circuit for key, circuit in wanted.items() if key not in self._known and not self._kept.load(key)
+        }
         on_done(len(wanted) - len(missing))
         # closed at once when it is interrupted, also where the traceback of that lives on
         with closing(in_processes(_elaborated, missing, LEAST_TO_START)) as results:
             for key, contents in results:
                 self._known[key] = contents
-                self._keep(key, contents)
+                self._kept.keep(key, contents)
                 on_done(1)
         for key, circuit in missing.items():
             if key not in self._known:
@@ -126,21 +122,16 @@ class Estimator:
 
     def _contents(self, circuit: Circuit) -> Resources:
         key = circuit.key
-        if key not in self._known:
-            found = self._load(key)
-            if found is None:
-                found = _elaborated(circuit)
-                self._keep(key, found)
-            self._known[key] = found
+        if not self._is_known(key):
+            self._known[key] = _elaborated(circuit)
+            self._kept.keep(key, self._known[key])
         return self._known[key]
 
-    def _keep(self, key: str, contents: Resources) -> None:
-        with self._database:
-            self._database.execute("INSERT OR REPLACE INTO resources VALUES (?, ?)", (key, _to_json(contents)))
-
-    def _load(self, key: str) -> Resources | None:
-        row = self._database.execute("SELECT contents FROM resources WHERE key = ?", (key,)).fetchone()
-        return _from_json(row[0]) if row else None
+    def _is_known(self, key: str) -> bool:
+        """Whether it need not be elaborated."""
+        if key not in self._known and (kept := self._kept.load(key)) is not None:
+            self._known[key] = kept
+        return key in self._known
 
 
 def elaborated_contents(widths: Mapping[str, int], build: Builder) -> Resources:
@@ -164,25 +155,3 @@ def _uncollected() -> Iterator[None]:
 
 def _elaborated(circuit: Circuit) -> Resources:
     return elaborated_contents(circuit.widths, circuit.build)
-
-
-_SHAPED = (
-    *("multipliers", "memories", "dual_memories", "memory_registers"),
-    *("constant_multipliers", "constants", "bare_bits", "shared_bits"),
-)
-
-
-def _to_json(resources: Resources) -> str:
-    record = {name: getattr(resources, name) for name in Resources.__dataclass_fields__}
-    for name in _SHAPED:
-        record[name] = [[*shape, number] for shape, number in record[name].items()]
-    record["tables"] = list(record["tables"].items())
-    return json.dumps(record)
-
-
-def _from_json(text: str) -> Resources:
-    record = json.loads(text)
-    for name in _SHAPED:
-        record[name] = {(a, b): number for a, b, number in record[name]}
-    record["tables"] = dict(record["tables"])
-    return Resources(**record)
