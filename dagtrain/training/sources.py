@@ -299,9 +299,12 @@ def _dataset(where: str, images: Array, labels: Array, layout: str = "") -> Data
         images, layout = images[:, None], NCHW
     problems = []
     if images.dtype != np.uint8 and not np.issubdtype(images.dtype, np.floating):
-        problems.append(f"images must be floating point, scaled to about -1..1, or uint8, not {images.dtype}")
-    if not np.issubdtype(labels.dtype, np.integer):
-        problems.append(f"labels must be integers, not {labels.dtype}")
+        problems.append(Problem(f"images must be floating point, scaled to about -1..1, or uint8, not {images.dtype}"))
+    if labels.ndim == 2 and labels.shape[1] > 1:
+        cure = "of one-hot labels give the class numbers, labels.argmax(axis=1)"
+        problems.append(Problem(f"labels must be one an image, ({len(images)},), not {labels.shape}", cure))
+    elif not np.issubdtype(labels.dtype, np.integer):
+        problems.append(Problem(f"labels must be integers, not {labels.dtype}"))
     if problems:
         raise DataError.listing(where, problems)
     if not isinstance(images, np.memmap) and images.dtype != np.uint8:
