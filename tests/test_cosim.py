@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dagtrain.cosim.compare import ClusterRun
-from dagtrain.cosim.simulator import Simulator, build, execute
+from dagtrain.cosim.simulator import TOLD_CYCLES, Simulator, build, execute
 from dagtrain.emission.design import ClusterDesign, design_cluster
 from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.modules import ModuleLibrary
@@ -211,6 +211,22 @@ def test_a_run_is_optimised_from_the_cycles_on_where_that_pays(tmp_path: Path, m
                 made, library, feeds, tmp_path / f"{batches}", Simulator.VERILATOR, NetworkModel(), 0, 1, Silent()
             )
     assert asked == [False, True]
+
+
+@pytest.mark.parametrize("simulator", Simulator)
+def test_a_run_tells_where_it_is_before_the_first_frame(simulator: Simulator, tmp_path: Path) -> None:
+    bench = tmp_path / "bench.v"
+    bench.write_text(
+        "module dagtrain_bench(input clk, input rst, output finished, stuck, output [31:0] progress,\n"
+        "    output network_error, memory_error);\n"
+        "reg [31:0] count = 0;\n"
+        "always @(posedge clk) count <= count + 1;\n"
+        "assign progress = 0, stuck = 0, network_error = 0, memory_error = 0;\n"
+        f"assign finished = count >= {3 * TOLD_CYCLES + 9};\nendmodule\n"
+    )
+    program, told = build(tmp_path / "sim", [bench], simulator), list[int]()
+    execute(program, tmp_path, lambda _: None, on_cycle=told.append)
+    assert told == [TOLD_CYCLES, 2 * TOLD_CYCLES, 3 * TOLD_CYCLES]
 
 
 @pytest.mark.parametrize("units", [1, 3, "as many as files"])

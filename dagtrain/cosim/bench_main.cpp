@@ -1,6 +1,6 @@
 // Drives the clocks of a self-checking Verilog bench until it says how it has ended.
-// Prints "frames N cycles" on every change of the bench's progress counter and, at the end, "cycles N", "stuck N",
-// "network error N" or "memory error N".
+// Prints "frames N cycles" on every change of the bench's progress counter, "at N" now and then, and, at the end,
+// "cycles N", "stuck N", "network error N" or "memory error N".
 //
 // Where the bench has several clocks, clocks.inc lists them, `clk` first: port, period and first rising edge, in steps of
 // time.  Edges that fall together are one step.
@@ -125,6 +125,9 @@ static void advance(Vdagtrain_bench& bench, std::vector<Clock>& clocks, Inside& 
     }
 }
 
+// as in simulator.py
+constexpr unsigned long long kToldCycles = 1 << 13;
+
 int main(int argc, char** argv) {
     VerilatedContext context;
     context.commandArgs(argc, argv);
@@ -157,6 +160,10 @@ int main(int argc, char** argv) {
         if (bench.progress != last_progress) {
             last_progress = bench.progress;
             std::printf("frames %u %llu\n", last_progress, cycles);
+            std::fflush(stdout);
+        }
+        if (cycles % kToldCycles == 0) {
+            std::printf("at %llu\n", cycles);
             std::fflush(stdout);
         }
         const char* ended = windows.end(cycles);

@@ -134,10 +134,14 @@ def simulate_cluster(
         progress.advance(done - seen)
         seen = done
 
+    def on_cycle(cycle: int) -> None:
+        progress.advance(0, note=f"cycle {cycle:,}")
+
     total_records = sum(recording.beats for recording in bench.recorded.values())
     host = NetworkHost(delivered, graph, feeds) if spoken(delivered) else None
     try:
-        log = execute(program, folder, on_frame, arguments=told, host=host and PausingHost(host, network.host_pauses))
+        pausing = host and PausingHost(host, network.host_pauses)
+        log = execute(program, folder, on_frame, arguments=told, host=pausing, on_cycle=on_cycle)
     except StuckError as error:
         raise located(error, delivered, options, seen) from None
     except BrokenError as error:

@@ -33,6 +33,9 @@ PS_PER_US = 10**6
 # run some 40 000 cycles a second without it
 LONG_RUN_CYCLES = 300_000
 
+# after so many the bench tells where it is, as in bench_main.cpp: often where it is fast, every ten seconds where slow
+TOLD_CYCLES = 1 << 13
+
 # the clock of the bench where no C++ drives it
 ICARUS_MAIN = """module dagtrain_bench_main;
 reg clk = 0;
@@ -51,6 +54,7 @@ always @(posedge clk) begin
         shown <= progress;
         $display("frames %0d %0d", progress, cycles);
     end
+    if (cycles != 0 && cycles % TOLD_CYCLES == 0) $display("at %0d", cycles);
     if (finished || stuck || (network_error || memory_error) && !rst) begin
         $display("%0s %0d", finished ? "cycles" : stuck ? "stuck" : memory_error ? "memory error" : "network error",
             cycles);
@@ -174,7 +178,11 @@ def _icarus_main(clocks: Sequence[BenchClock]) -> str:
         for c in clocks[1:]
     )
     pins = "".join(f", .{c.name}({c.name})" for c in clocks[1:])
-    return ICARUS_MAIN.replace("CLOCKS\n", made + "\n" if made else "").replace("PINS", pins).replace("HALF", str(half))
+    filled = {"CLOCKS\n": made and made + "\n", "PINS": pins, "HALF": str(half), "TOLD_CYCLES": str(TOLD_CYCLES)}
+    text = ICARUS_MAIN
+    for hole, filling in filled.items():
+        text = text.replace(hole, filling)
+    return text
 
 
 def execute(
@@ -184,14 +192,16 @@ def execute(
     timeout_s: float | None = None,
     arguments: Sequence[str] = (),
     host: SwitchHost | None = None,
+    on_cycle: Callable[[int], None] = lambda _: None,
 ) -> RunLog:
-    """Run a built bench in ``folder``, where its memory files lie; ``on_frame`` gets the number of frames done.
+    """Run a built bench in ``folder``, where its memory files lie; ``on_frame`` gets the number of frames done,
+    ``on_cycle`` now and then the cycle.
 
     ``arguments`` are plusargs for the Verilog.
     ``host`` is at the host's port of the switch of a bench with MACs; what it raises ends the run.
 
     Raises `StuckError` when nothing moves, `BrokenError` for what a watcher saw, `ToolError` for what a memory did."""
-    return judged(folder, run_bench(program, folder, on_frame, timeout_s, arguments, answers_of(host)))
+    return judged(folder, run_bench(program, folder, on_frame, timeout_s, arguments, answers_of(host), on_cycle))
 
 
 def answers_of(host: SwitchHost | None) -> dict[str, Answer]:
@@ -236,6 +246,7 @@ def run_bench(
     timeout_s: float | None,
     arguments: Sequence[str],
     answers: Mapping[str, Answer],
+    on_cycle: Callable[[int], None] = lambda _: None,
 ) -> BenchEnd:
     """See `execute`; what ``answers`` raise, by the names of their sockets, ends the run.
 
@@ -269,6 +280,8 @@ def run_bench(
                 if how.startswith("frames "):
                     frame_cycles.append(int(number))
                     on_frame(int(how.split()[1]))
+                elif how == "at":
+                    on_cycle(int(number))
                 else:
                     tail.append(line)
             process.wait(timeout=timeout_s)

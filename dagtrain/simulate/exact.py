@@ -94,8 +94,11 @@ def simulate_exactly(
         progress.advance(done - seen)
         seen = done
 
+    def on_cycle(cycle: int) -> None:
+        progress.advance(0, note=f"cycle {cycle:,}")
+
     try:
-        log = execute(program, folder, on_frame)
+        log = execute(program, folder, on_frame, on_cycle=on_cycle)
     except StuckError as error:
         raise located(error, delivered, surroundings, seen) from None
     progress.end()
