@@ -22,7 +22,17 @@ from dagtrain.cosim.compare import SHOWN_MISMATCHES, ClusterRun, Compared, batch
 from dagtrain.cosim.deadlock import explain
 from dagtrain.cosim.network import PausingHost, read_counts, read_ports, write_switch
 from dagtrain.cosim.parts import Bench, BenchOptions
-from dagtrain.cosim.simulator import BenchClock, BrokenError, RunLog, Simulator, StuckError, build, execute, is_long
+from dagtrain.cosim.simulator import (
+    BenchClock,
+    BrokenError,
+    Listener,
+    RunLog,
+    Simulator,
+    StuckError,
+    build,
+    execute,
+    is_long,
+)
 from dagtrain.cosim.switch_host import NetworkHost, host_of
 from dagtrain.cosim.timeline import probes_for, read_timeline
 from dagtrain.cosim.trace import TRACE_FILE, Made, Traces, compare_traces, traced_streams
@@ -126,24 +136,13 @@ def simulate_cluster(
     write_inputs(graph, bench, feeds, folder)
     told = (*waves, *(write_network(folder, delivered, network) if bench.macs else ()))
     progress.begin("co-simulation", frames)
-    seen = 0
-
-    def on_frame(records: int) -> None:
-        nonlocal seen
-        done = records * frames // total_records
-        progress.advance(done - seen)
-        seen = done
-
-    def on_cycle(cycle: int) -> None:
-        progress.advance(0, note=f"cycle {cycle:,}")
-
-    total_records = sum(recording.beats for recording in bench.recorded.values())
+    listener = Listener(progress, frames, sum(recording.beats for recording in bench.recorded.values()))
     host = NetworkHost(delivered, graph, feeds) if spoken(delivered) else None
     try:
         pausing = host and PausingHost(host, network.host_pauses)
-        log = execute(program, folder, on_frame, arguments=told, host=pausing, on_cycle=on_cycle)
+        log = execute(program, folder, listener.on_frame, arguments=told, host=pausing, on_cycle=listener.on_cycle)
     except StuckError as error:
-        raise located(error, delivered, options, seen) from None
+        raise located(error, delivered, options, listener.seen) from None
     except BrokenError as error:
         raise named(error, bench, graph) from None
     finally:

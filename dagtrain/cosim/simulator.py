@@ -15,6 +15,7 @@ from dagtrain.cosim.inside import tracing
 from dagtrain.cosim.network import MacPort, SwitchHost, answer_bench, write_macs
 from dagtrain.cosim.outermost import STREAMS_FILE, WATCH_FILE
 from dagtrain.cosim.windows import LanePort, write_lanes
+from dagtrain.progress import Progress
 from hdl.convert.tools import run_tool
 from hdl.errors import DagtrainError, ToolError
 from hdl.simulate.verilator import BUILD_TIMEOUT_S, compile_verilog
@@ -202,6 +203,26 @@ def execute(
 
     Raises `StuckError` when nothing moves, `BrokenError` for what a watcher saw, `ToolError` for what a memory did."""
     return judged(folder, run_bench(program, folder, on_frame, timeout_s, arguments, answers_of(host), on_cycle))
+
+
+@dataclass
+class Listener:
+    """What `execute` tells goes on to ``progress``: of all ``records`` a share of the ``frames``."""
+
+    progress: Progress
+    frames: int
+    records: int
+    seen: int = 0
+
+    def on_frame(self, records: int) -> None:
+        """So many records have come."""
+        done = records * self.frames // self.records
+        self.progress.advance(done - self.seen)
+        self.seen = done
+
+    def on_cycle(self, cycle: int) -> None:
+        """The cycle."""
+        self.progress.advance(0, note=f"cycle {cycle:,}")
 
 
 def answers_of(host: SwitchHost | None) -> dict[str, Answer]:

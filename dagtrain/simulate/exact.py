@@ -14,7 +14,7 @@ from dagtrain.cosim.bench import design_bench, weight_logs
 from dagtrain.cosim.cluster import bench_clocks, bench_options, framed_devices, located
 from dagtrain.cosim.compare import batch_ends
 from dagtrain.cosim.parts import Bench
-from dagtrain.cosim.simulator import RunLog, Simulator, StuckError, build, execute
+from dagtrain.cosim.simulator import Listener, RunLog, Simulator, StuckError, build, execute
 from dagtrain.emission.delivered import Delivered
 from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.manifest import DeliveryError
@@ -86,21 +86,11 @@ def simulate_exactly(
     progress.end()
     frames, records = surroundings.frames, sum(recording.beats for recording in bench.recorded.values())
     progress.begin("simulation", frames)
-    seen = 0
-
-    def on_frame(count: int) -> None:
-        nonlocal seen
-        done = count * frames // records
-        progress.advance(done - seen)
-        seen = done
-
-    def on_cycle(cycle: int) -> None:
-        progress.advance(0, note=f"cycle {cycle:,}")
-
+    listener = Listener(progress, frames, records)
     try:
-        log = execute(program, folder, on_frame, on_cycle=on_cycle)
+        log = execute(program, folder, listener.on_frame, on_cycle=listener.on_cycle)
     except StuckError as error:
-        raise located(error, delivered, surroundings, seen) from None
+        raise located(error, delivered, surroundings, listener.seen) from None
     progress.end()
     heard = read_told(folder, told, graph)
     return ExactRun(_simulation(delivered, graph, options, told, heard, log), log, control)
