@@ -174,6 +174,27 @@ def test_a_slow_link_makes_frames_slow_and_is_what_binds() -> None:
     assert faster < 0.6 * interval
 
 
+def test_a_beat_of_more_words_than_a_sender_holds_passes() -> None:
+    build = GraphBuilder("wide", Recipe(batch=2, staleness=2), seed=5)
+    x = build.relu(build.conv(build.input(6, 6, 2), 8, 3, padding=1))
+    forward = build.classify(build.gemm(build.global_average_pool(build.conv(x, 8, 3, padding=1)), 4))
+    graph = fold_graph(insert_forks(differentiate(forward)), 40)
+    where = {name: DEVICES[int(name.startswith("conv2"))] for name in graph.by_name}
+    standing = place.run(graph, where, DEVICES[:2])
+    hops = {
+        edge: Hop(source=where[p.name], target=where[c.name], cycles=10, word=1, credits=1000, credit_batch=32)
+        for edge, p, _, c, _ in standing.crossing
+    }
+    wide = [(edge, port) for edge, _, port, _, _ in standing.crossing if port.lanes > SENDER_WORDS + 1]
+    assert wide
+    depths = fifo_beats(graph, schedule(graph, 40, dict.fromkeys(hops, 10)))
+    happened = simulate_events(Wired(standing, depths, hops, word_bits=16), 3, keep=True)
+    for edge, port in wide:
+        # a word a cycle
+        taken = happened.written[edge][-1] - happened.written[edge][0]
+        assert taken >= (len(happened.written[edge]) - 2) * port.lanes - SENDER_WORDS
+
+
 def test_long_tensors_in_runs_of_beats_take_about_the_same_cycles() -> None:
     wired, name = on_chip(residual_net(BATCH), 300), "loss1.results"
     fine = simulate_events(wired, 6, fine=True)

@@ -413,7 +413,7 @@ class _Builder:
                 "word": hop.word * at_once,
                 "words": math.ceil(source.elements / (hop.word * at_once)),
                 "at_once": at_once,
-                "door": 0 if row.run == (1, 1) else source.lanes,
+                "door": self.door(row, hop),
                 "cycles": self.way,
                 "behind": hop.cycles - self.way,
                 "credits": hop.credits // at_once,
@@ -422,6 +422,11 @@ class _Builder:
                 "target": self.devices.index(hop.target),
             }
         return column
+
+    def door(self, row: _Row, hop: Hop) -> int:
+        """Elements that wait in front of the sender: a run, or a beat that has more words than the sender holds."""
+        wide = row.source.lanes > (kernel.SENDER_WORDS + 1) * hop.word
+        return row.source.lanes if wide or row.run != (1, 1) else 0
 
     def words_at_once(self, row: _Row, hop: Hop) -> int:
         """Words on the network that are one here: no more than a run, or than credits come back for together."""
