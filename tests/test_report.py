@@ -25,6 +25,7 @@ from dagtrain.rates import rate_text, training_text
 from dagtrain.report.chart import COLOURS, axis, line_chart, logarithmic_axis
 from dagtrain.report.contents import Bar, Engine, engines, layer_uses
 from dagtrain.report.fifos import Kept, fifos
+from dagtrain.report.gantt import MOST_BARS, MOST_FRAMES, Shown, device_rows, gantt, shown, simulated
 from dagtrain.report.page import picture, render
 from dagtrain.report.roofline import (
     EnginePoint,
@@ -427,6 +428,36 @@ def test_engines_are_rings_with_names_below_the_roofs() -> None:
 FILLS = ("transparent", COLOURS[2])
 
 
+def test_a_simulation_stands_where_its_frames_and_cables_say() -> None:
+    way = Way(name="network", bytes_per_frame=Fraction(100), bytes_per_s=Fraction(10**9))
+    roofs = [
+        Roofline(
+            device=name, macs=macs, peak=Fraction(10**10), ways=(way,), steady_fps=Fraction(10**7),
+            training_fps=Fraction(10**7),
+        )
+        for name, macs in (("a", 400), ("b", 0))
+    ]  # fmt: skip
+    cables = [{"source": "a", "target": "b", "bits": 1600}, {"source": "b", "target": "a", "bits": 6400}]
+    simulation = {
+        "frames_per_second": 5e6, "frame_cycles": [10, 20, 30, 40], "cables": cables, "clock_mhz": 100.0,
+        "worked_cycles": 50, "batch_interval": 20.0,
+        "idle_by_device": [{"device": "a", "share": 0.5, "in_training": 0.25}],
+    }  # fmt: skip
+    told = simulated(simulation, roofs)
+    # 6 400 bits come for four frames, of 400 multiplications each
+    root = ElementTree.fromstring(roofline_chart(roofs[0], simulated=told["a"]))
+    assert [dot[0].text for dot in root.iter(f"{SVG}circle")] == ["network: 4 at 4", "network, simulated: 2 at 2"]
+    first, other = device_rows(simulation, roofs)
+    assert (first.idle, first.rate, first.of_peak) == (0.25, 2 * 10**9, Fraction(1, 5))
+    assert (other.idle, other.rate) == (None, 0)
+    for row, sent, received in ((first, 1600, 6400), (other, 6400, 1600)):
+        assert (row.sent, row.received) == (pytest.approx(sent / 500e-9), pytest.approx(received / 500e-9))
+    # a single batch has no interval: frames of the whole run
+    alone = {**simulation, "frames_per_second": None, "batch_interval": None}
+    assert device_rows(alone, roofs)[0].idle == 0.5
+    assert device_rows(alone, roofs)[0].rate == 400 * 4 * 100 * 10**6 // 50
+
+
 def test_the_whole_cluster_s_efficiency_asks_the_part_what_a_dsp_block_multiplies(case: Case) -> None:
     contents = gather(case.workspace)
     plan = contents.plan
@@ -576,6 +607,68 @@ def test_the_timeline_shows_shares_and_levels_as_counted(case: Case) -> None:
     assert '<path class="busy" d="M0 10V1H1V4H2V10H3V10z"/>' in strip
     assert '<path class="starved" d="M0 10V0H1V4H2V5H3V10z"/>' in strip
     assert 'd="M0 10V10H1V2.5H2V7.5H3V10z"' in text.split("FIFO of r_node.x: at most 3 of 4 words")[1]
+
+
+def test_a_simulation_of_the_plan_is_shown_and_one_of_another_plan_is_not(case: Case) -> None:
+    before = page(case)
+    assert 'id="simulation"' not in before
+    outcome = case.step("simulate", "--level", "fast", "--batches", 3, "--json")
+    assert outcome.code == 0, outcome.error
+    simulation = json.loads(outcome.out)
+    text = page(case)
+    Tags(text)
+    assert "dagtrain simulate --level fast --batches 3" in text
+    # a bar for every frame of every node that multiplies, as long as its work
+    engines = [node for node in simulation["nodes"] if node["multipliers"]]
+    picture = text.split('<div class="scroll" id="gantt"')[1].split("</svg>")[0]
+    frames = len(simulation["frame_cycles"])
+    assert frames * len(engines) <= MOST_BARS
+    assert picture.count("<rect x=") == sum(len(node["spans"]) for node in engines)
+    wide = [float(width) for width in re.findall(r'<rect x="[^"]*" y="[^"]*" width="([^"]*)"', picture)]
+    said = re.findall(r"cycles ([\d,]+) to ([\d,]+)</title></rect>", picture)
+    spans = [int(last.replace(",", "")) - int(first.replace(",", "")) for first, last in said]
+    assert sorted(spans) == sorted(last - first for node in engines for first, last in node["spans"])
+    scale = max(wide) / max(spans)
+    for width, span in zip(wide, spans, strict=True):
+        assert width == pytest.approx(max(0.5, scale * span), abs=0.11)
+    # multiplications of an FPGA at the pace that was simulated, and what its cables carried
+    rows = {row[0]: row[1:] for row in table(text, "simulated-devices")}
+    macs = {row[0]: float(row[1].replace(",", "") or 0) for row in table(text, "roofline-table")}
+    idle = {one["device"]: one["in_training"] for one in simulation["idle_by_device"]}
+    seconds = simulation["worked_cycles"] / (simulation["clock_mhz"] * 1e6)
+    for device, (waits, rate, _, sent, received) in rows.items():
+        assert waits == (f"{idle[device]:.1%}" if device in idle else "none there")
+        assert float(rate.replace(",", "")) == pytest.approx(
+            macs[device] * simulation["frames_per_second"] / 1e9, rel=1e-3
+        )
+        for told, end in ((sent, "source"), (received, "target")):
+            bits = sum(cable["bits"] for cable in simulation["cables"] if cable[end] == device)
+            assert float(told.replace(",", "")) == pytest.approx(bits / seconds / 1e9, rel=1e-3)
+    # a plan that was made since
+    kept = (case.out / "simulate" / "simulate.json").read_text()
+    case.workspace.leave("simulate", {"place": "another"}, lambda folder: write_text(folder / "simulate.json", kept))
+    assert 'id="simulation"' not in page(case)
+
+
+def test_a_gantt_shows_the_last_frames_where_there_are_many() -> None:
+    spans = [[100 * frame, 100 * frame + 250] for frame in range(1000)]
+    node = {"node": "a<b", "device": "one", "per_batch": False, "multipliers": 3, "spans": spans}
+    idle = {**node, "node": "fork", "multipliers": 0}
+    simulation = {"batch": 10, "frame_cycles": list(range(1000)), "nodes": [node, idle]}
+    text = gantt(simulation)
+    assert shown(simulation) == Shown(1000 - MOST_FRAMES, 1000)
+    assert text.count("<rect x=") == MOST_FRAMES
+    assert "a&lt;b on one: frame 999, cycles 99,900 to 100,150" in text
+    assert "frame 900," not in text
+    assert "fork" not in text
+    # frames whose work overlaps lie on lanes of their own, and a batch has a colour
+    bars = re.findall(r'<rect x="([^"]*)" y="([^"]*)" width="([^"]*)" height="5" fill="([^"]*)"', text)
+    for (x, y, width, _), (other, beside, *_) in pairwise(bars):
+        assert float(other) < float(x) + float(width)
+        assert y != beside
+    assert len({colour for *_, colour in bars[-10:]}) == 1
+    assert bars[-11][3] != bars[-10][3]
+    assert gantt({**simulation, "nodes": [idle]}) == ""
 
 
 # ---- picture

@@ -16,6 +16,7 @@ from dagtrain.flow.records import (
     EmitRecord,
     ImportRecord,
     PlaceRecord,
+    SimulationRecord,
     TimelineRecord,
     TimingRecord,
     TrainRecord,
@@ -34,15 +35,18 @@ PICTURE = "graph.svg"
 NEEDED = ("import", "place", "emit")
 # steps whose results are shown if they are there and still hold
 OPTIONAL: Mapping[str, type[Any]] = {"cosim": CosimRecord, "timing": TimingRecord, "train": TrainRecord}
+# as these, but nobody is told that they are not there: few plans are simulated so
+EXTRA: Mapping[str, type[Any]] = {"simulate": SimulationRecord}
+SHOWN = {**OPTIONAL, **EXTRA}
 
 
 def run(workspace: Workspace, progress: Progress) -> StepResult:
     """Write the report unless nothing changed."""
-    shown = {step: workspace.holds(step) for step in OPTIONAL}
+    shown = {step: workspace.holds(step) for step in SHOWN}
     contents = gather(workspace)
     depends = {
         **{step: workspace.fingerprint(step) for step in NEEDED},
-        **{step: workspace.fingerprint(step) for step in OPTIONAL if shown[step]},
+        **{step: workspace.fingerprint(step) for step in shown if shown[step]},
         "commands": contents.commands,
     }
     done = workspace.run("report", depends, lambda folder: _work(folder, contents, progress))
@@ -79,6 +83,7 @@ def gather(workspace: Workspace) -> Contents:
         timing_note=timing_note,
         train=train,
         train_note=train_note,
+        simulation=_optional(workspace, "simulate")[0],
         measured=_measured(workspace) if cosim else None,
         timeline=_timeline(workspace) if cosim else None,
         commands=_commands(workspace),
@@ -87,7 +92,7 @@ def gather(workspace: Workspace) -> Contents:
 
 def _commands(workspace: Workspace) -> tuple[str, ...]:
     """The commands that left what is shown, in the order of their steps."""
-    steps = [step for step in COMMANDS if step in NEEDED or (step in OPTIONAL and workspace.holds(step))]
+    steps = [step for step in COMMANDS if step in NEEDED or (step in SHOWN and workspace.holds(step))]
     return tuple(dict.fromkeys(workspace.made_by(step) for step in steps))
 
 
@@ -97,7 +102,7 @@ def _optional(workspace: Workspace, step: str) -> tuple[Mapping[str, Any] | None
         return None, f"`dagtrain {step}` has not been run; the report has no results of it"
     if not workspace.holds(step):
         return None, f"`dagtrain {step}` ran before an earlier step was run anew; run it again to see its results"
-    return read_json(workspace.require(step, COMMANDS[step]) / f"{step}.json", COMMANDS[step], OPTIONAL[step]), ""
+    return read_json(workspace.require(step, COMMANDS[step]) / f"{step}.json", COMMANDS[step], SHOWN[step]), ""
 
 
 def _measured(workspace: Workspace) -> Sequence[Mapping[str, Any]] | None:

@@ -42,6 +42,8 @@ class Contents:
     train_note: str = ""
     timing: Mapping[str, Any] | None = None
     timing_note: str = ""
+    # of `dagtrain simulate`
+    simulation: Mapping[str, Any] | None = None
     # one record an engine, of a measurement in simulation
     measured: Sequence[Mapping[str, Any]] | None = None
     # of a batch among others, counted in co-simulation

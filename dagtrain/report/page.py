@@ -25,6 +25,7 @@ from dagtrain.report.contents import (
     whole_bars,
 )
 from dagtrain.report.fifos import fifos
+from dagtrain.report.gantt import device_rows, gantt, shown, simulated
 from dagtrain.report.picture import draw
 from dagtrain.report.roofline import GIGA, cluster_efficiency, engine_points, roofline_chart, rooflines
 from dagtrain.report.templates import page_environment
@@ -51,7 +52,8 @@ def render(contents: Contents) -> str:
     environment.filters["percent"] = lambda value: f"{float(value):.1%}"
     environment.filters["giga"] = lambda value: f"{float(value / GIGA):,.4g}"
     environment.filters["four"] = lambda value: "none" if value is None else f"{float(value):,.4g}"
-    roofs, points = rooflines(contents), engine_points(contents)
+    roofs, points, simulation = rooflines(contents), engine_points(contents), contents.simulation
+    told = simulated(simulation, roofs) if simulation else {}
     return environment.get_template(TEMPLATE).render(
         contents=contents,
         plan=contents.plan,
@@ -63,6 +65,14 @@ def render(contents: Contents) -> str:
         rooflines=roofs,
         roofline_charts=[Markup(text) for roof in roofs if (text := roofline_chart(roof, points))],
         engine_points=points,
+        gantt=Markup(gantt(simulation)) if simulation else "",
+        gantt_shown=shown(simulation) if simulation else None,
+        simulated_devices=device_rows(simulation, roofs) if simulation else (),
+        simulated_charts=[
+            Markup(text)
+            for roof in (roofs if simulation else ())
+            if (text := roofline_chart(roof, simulated=told[roof.device]))
+        ],
         layers=layer_uses(contents.plan),
         engines=engines(contents),
         fifos=fifos(contents.manifests),

@@ -120,6 +120,16 @@ class EnginePoint:
         return self.rate / self.roof
 
 
+@dataclass(frozen=True, kw_only=True)
+class Simulated:
+    """What `dagtrain simulate` says of an FPGA."""
+
+    # multiplications a second in training
+    rate: Fraction
+    # way -> bytes a frame, of those that it counts
+    bytes_per_frame: Mapping[str, Fraction]
+
+
 def engine_points(contents: Contents) -> tuple[EnginePoint, ...]:
     """Of every engine of the plan."""
     plan = contents.plan
@@ -196,9 +206,9 @@ def _network(use: DeviceUse) -> Way:
     return Way(name=NETWORK, bytes_per_frame=busier / 8, bytes_per_s=Fraction(use.link_capacity_bits_per_s, 8))
 
 
-def roofline_chart(found: Roofline, engines: Sequence[EnginePoint] = ()) -> str:
-    """SVG text: a roof for each way that the FPGA has, points where the plan stands, and a ring for each of its engines
-    that moves bytes; "" without multiplications."""
+def roofline_chart(found: Roofline, engines: Sequence[EnginePoint] = (), simulated: Simulated | None = None) -> str:
+    """SVG text: a roof for each way that the FPGA has, points where the plan stands and where a simulation does, and a
+    ring for each of its engines that moves bytes; "" without multiplications."""
     ways = [way for way in found.ways if way.bytes_per_s]
     if not (found.macs and found.peak and ways):
         return ""
@@ -209,7 +219,14 @@ def roofline_chart(found: Roofline, engines: Sequence[EnginePoint] = ()) -> str:
         name: {one.node: (float(at), float(one.rate / GIGA)) for one in here if (at := one.intensity(name)) is not None}
         for name in stands
     }
-    across = [*ridges.values(), *stands.values(), *(Fraction(x) for each in rings.values() for x, _ in each.values())]
+    told = simulated.bytes_per_frame if simulated else {}
+    also = {name: found.macs / size for name, size in told.items() if size and name in ridges}
+    across = [
+        *ridges.values(),
+        *stands.values(),
+        *also.values(),
+        *(Fraction(x) for each in rings.values() for x, _ in each.values()),
+    ]
     ends = min(across) / BEYOND, max(across) * BEYOND
     series: dict[str, list[tuple[float, float]]] = {}
     for way in ways:
@@ -217,6 +234,9 @@ def roofline_chart(found: Roofline, engines: Sequence[EnginePoint] = ()) -> str:
         series[f"{way.name} roof"] = [(float(x), float(found.roof(way, x) / GIGA)) for x in line]
     for name, at in stands.items():
         series[name] = [(float(at), float(found.rate / GIGA))]
+    for name, at in also.items():
+        assert simulated is not None
+        series[f"{name}, simulated"] = [(float(at), float(simulated.rate / GIGA))]
     roofs = frozenset(f"{way.name} roof" for way in ways)
     labels = "multiplications a byte", "10⁹ multiplications a second"
     return line_chart(found.device, *labels, series, logarithmic=True, unmarked=roofs, rings=rings)
