@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -12,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dagtrain.cosim.network import read_frames
 from dagtrain.cosim.simulator import Simulator
 from dagtrain.emission.design import ClusterDesign, design_cluster
 from dagtrain.emission.ethernet import Ethernet
@@ -19,6 +21,7 @@ from dagtrain.emission.links import Crossing, NetworkModel, hops_of, receiving_u
 from dagtrain.emission.manifest import CodedRecord, read_manifest
 from dagtrain.emission.memory import MemoryModel
 from dagtrain.emission.modules import ModuleLibrary
+from dagtrain.flow.import_step import load_training_graph
 from dagtrain.graph.ir import Graph, GraphError
 from dagtrain.passes.exchange import Exchanging, parse_exchange
 from dagtrain.passes.fold import fold_graph
@@ -44,6 +47,7 @@ from hdl.errors import DagtrainError
 from hdl.fixed import Fixed, IntArray
 from hdl.layers.exchange.exchange import Exchange
 from hdl.link.egress import Egress
+from hdl.link.ethernet.frame import FrameFormat, FrameType
 from hdl.link.format import LinkFormat
 from hdl.link.ingress import Ingress
 from hdl.parts.catalogue import PARTS
@@ -53,7 +57,7 @@ from hdl.simulate.models.ethernet import Faults
 from hdl.stream import Stream
 from hdl.tensor import Kind, Port, Tensor
 from tests.cosim_support import DEVICES, TINY_DRAM, deliver, simulate_design
-from tests.flow_support import new_case
+from tests.flow_support import Case, new_case, with_few_dsp
 from tests.mutated import Mutator
 from tests.suites import quick
 from tests.test_compression import drawn, named, run, seeded
@@ -335,3 +339,57 @@ def test_a_coded_chain_over_an_ethernet_that_loses_frames_trains_to_the_bits_of_
     assert sum(pair.lost for pair in ran.pairs) > 0
     records = np.concatenate([each.reshape(-1, 2) for each in trained(graph)[1]])
     assert np.array_equal(ran.losses, METRICS.decode(records[:, 0]))
+
+
+LOSSY = (
+    with_few_dsp(0.003).replace("s = 100\n", "s = 10\n")
+    + """
+[network]
+kind = "ethernet"
+mtu = 576
+rtt_us = 5
+host_rtt_us = 5
+host_mac = "02:00:00:00:ff:ff"
+"""
+)
+
+
+def lost_words(case: Case, frames: FrameFormat) -> Counter[int]:
+    """Stream -> words of it in frames that the network lost: those that entered and never left."""
+    entered, left = Counter[bytes](), Counter[bytes]()
+    for passed in read_frames(case.out / "cosim" / "bench"):
+        (left if passed.arrives else entered)[passed.frame] += 1
+    found = Counter[int]()
+    for data, count in (entered - left).items():
+        frame = frames.parse(data)
+        if frame.kind is FrameType.DATA:
+            for burst in frames.bursts_of(frame.payload):
+                found[burst.stream] += count * len(burst.words)
+    return found
+
+
+@pytest.mark.slow
+def test_commands_train_two_copies_in_a_coded_ring_through_frames_that_a_network_loses(tmp_path: Path) -> None:
+    """The run of docs/replicas.md in small: each copy on a board of its own, so that all hops of the ring cross."""
+    case = new_case(tmp_path, LOSSY)
+    recipe = case.write("recipe.toml", "batch = 6\nstaleness = 3\n")
+    way = "--copy", "*=2", "--exchange", "ring", "--compress", "bounded:10,ratio=2.5"
+    assert case.step("import", "--recipe", recipe, *way).code == 0
+    boards = {"@0": "head", "@1": "worker"}
+    copies = {node.layer_of for node in load_training_graph(case.workspace).nodes if node.layer_of[-2:] in boards}
+    pins = [word for name in sorted(copies) for word in ("--pin", f"{name}={boards[name[-2:]]}")]
+    placed = case.step("place", *pins, "--gap", "0.3", "--time-limit", "60")
+    assert placed.code == 0, placed.error
+    assert "exchange: ring, 4 streams of gradients between devices: " in placed.out
+    case.must("emit")
+    ran = case.step("cosim", "--batches", 8, "--loss", 2e-2, "--seed", 3, "--pcap", "--no-efficiency")
+    assert ran.code == 0, ran.error
+    result = json.loads((case.out / "cosim" / "cosim.json").read_text())
+    assert (result["equal"], result["mismatches"], len(result["losses"])) == (True, [], 8 * 6)
+    for count in ("lost", "retransmitted"):
+        assert sum(pair[count] for pair in result["network"]["pairs"]) > 0, count
+    manifests = [read_manifest(path) for path in sorted((case.out / "emit").glob("*/manifest.json"))]
+    coded = {crossing.stream_number for one in manifests for crossing in one.egress if crossing.coded}
+    assert len(coded) == 4
+    # frames of the ring were among those that were lost
+    assert coded & lost_words(case, FrameFormat(word_bits=64, mtu=576)).keys()
