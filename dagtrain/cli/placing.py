@@ -164,6 +164,14 @@ SmallBuffers = Annotated[
         "whose taps read few copies: auto or never.",
     ),
 ]
+Codec = Annotated[
+    str,
+    typer.Option(
+        "--codec",
+        help="Which links carry in few words what `import --compress` has left few bits of, with a codec at either "
+        "end: always, or auto (where training is faster for it). No bit of what is trained depends on it.",
+    ),
+]
 DealStreams = Annotated[
     str,
     typer.Option(
@@ -219,6 +227,7 @@ def place(
     share_statistics: ShareStatistics = "never",
     deal_streams: DealStreams = "never",
     small_buffers: SmallBuffers = "never",
+    codec: Codec = "always",
     explain: Explain = False,
     mapping: MappingWord = None,
     sweep: Sweep = False,
@@ -241,7 +250,7 @@ def place(
         stores=not no_remote, dram=not no_dram, share_weights=share_weights,
         multiply_constants=multiply_constants, recompute=recompute,
         update_frames=update_frames, ragged_tiles=ragged_tiles, share_statistics=share_statistics,
-        deal_streams=deal_streams, small_buffers=small_buffers,
+        deal_streams=deal_streams, small_buffers=small_buffers, codec=codec,
     )  # fmt: skip
     sizes = SweepOptions(**vars(options), runner=runner, workers=workers, scheduler=scheduler)
     jobs: list[Job] = [lambda net: net.place(options)]

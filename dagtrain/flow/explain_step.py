@@ -13,15 +13,22 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from dagtrain.files import write_text
-from dagtrain.flow.place_options import PlaceOptions, search_options
-from dagtrain.flow.placed import COMMAND, load_placed_graph, load_searched
-from dagtrain.flow.records import ExplainRecord
+from dagtrain.flow.import_step import IMPORT_COMMAND
+from dagtrain.flow.levers import levers_wanted
+from dagtrain.flow.place_options import PlaceOptions, parse_pins, search_options
+from dagtrain.flow.placed import COMMAND, load_placed_graph, load_plan, load_plan_cluster, load_searched
+from dagtrain.flow.records import ExplainRecord, ImportRecord
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
 from dagtrain.graph.ir import Graph
+from dagtrain.passes.exchange import NO_CODEC
+from dagtrain.planning.codec import CodecWorth, codec_worths
 from dagtrain.planning.copying import Slow, slow_layers
+from dagtrain.planning.planner import Planner
+from dagtrain.planning.problem import DealStreams, MultiplyConstants
 from dagtrain.progress import Progress
-from dagtrain.rates import rate_text
+from dagtrain.rates import rate_text, training_text
+from hdl.costs.estimate import Estimator
 from placement.bounds.bound import alone
 from placement.problem.clocks import in_time
 from placement.problem.instance import Instance
@@ -59,23 +66,26 @@ class Explanation:
     scarcity: Mapping[str, Mapping[str, float]]
     # layers that are too slow for the next level on a device of their own
     slow: tuple[Slow, ...] = ()
+    # of codecs on links, all of them first
+    codecs: tuple[CodecWorth, ...] = ()
 
 
 def run(workspace: Workspace, options: PlaceOptions, progress: Progress) -> StepResult:
     """Explain unless nothing changed."""
     search = search_options(options)
     depends = {"place": workspace.fingerprint("place")}
-    done = workspace.run("explain", depends, lambda folder: _work(folder, workspace, search, progress))
+    done = workspace.run("explain", depends, lambda folder: _work(folder, workspace, options, search, progress))
     folder = workspace.folder("explain")
     data = read_json(folder / "explain.json", f"{COMMAND} --explain", ExplainRecord)
     return StepResult("explain", folder, done, tuple(data["lines"]), data)
 
 
-def _work(folder: Path, workspace: Workspace, search: SearchOptions, progress: Progress) -> None:
+def _work(folder: Path, workspace: Workspace, options: PlaceOptions, search: SearchOptions, progress: Progress) -> None:
     searched = load_searched(workspace)
     problem = restrict(searched.instance, search.same_device, search.exclude).instance
     found = explain(problem, searched.plan, search.seed, progress)
-    found = replace(found, slow=slow_at(problem, found.next_level, load_placed_graph(workspace)))
+    slow = slow_at(problem, found.next_level, load_placed_graph(workspace))
+    found = replace(found, slow=slow, codecs=tuple(_codecs(workspace, options, search, progress)))
     document = {
         "schema_version": SCHEMA_VERSION,
         "throughput_fps": searched.plan.throughput_fps,
@@ -87,9 +97,25 @@ def _work(folder: Path, workspace: Workspace, search: SearchOptions, progress: P
         "growth": [asdict(grown) for grown in found.growth],
         "scarcity": found.scarcity,
         "slow": [asdict(layer) for layer in found.slow],
+        "codecs": [asdict(codec) for codec in found.codecs],
         "lines": list(lines(found)),
     }
     write_text(folder / "explain.json", json.dumps(document, indent=1) + "\n")
+
+
+def _codecs(
+    workspace: Workspace, options: PlaceOptions, search: SearchOptions, progress: Progress
+) -> Iterator[CodecWorth]:
+    """Nothing where copies exchange gradients as they are."""
+    imported = read_json(workspace.require("import", IMPORT_COMMAND) / "import.json", IMPORT_COMMAND, ImportRecord)
+    if imported["compress"] == NO_CODEC:
+        return
+    graph, cluster, levers = load_placed_graph(workspace), load_plan_cluster(workspace), levers_wanted(options)
+    planner = Planner(
+        graph, cluster, Estimator(), search, parse_pins(options.pins, graph, cluster), progress,
+        multiply=levers.multiply_constants is MultiplyConstants.AUTO, deal=levers.deal_streams is DealStreams.AUTO,
+    )  # fmt: skip
+    yield from codec_worths(planner.searcher, load_plan(workspace), PRINTED)
 
 
 def explain(problem: Instance, plan: Plan, seed: int, progress: Progress) -> Explanation:
@@ -140,10 +166,30 @@ def lines(found: Explanation) -> Iterator[str]:
     yield from map(str, gaining[:PRINTED])
     if not gaining:
         yield f"{MORE:+.0%} of any one resource of any one device gains nothing, and moves no bound"
+    yield from map(_codec, found.codecs)
     yield from (
         f"one more {grown.part}: {rate_text(grown.throughput_fps)} frames/s found, bound {rate_text(grown.bound_fps)}"
         for grown in found.growth
     )
+
+
+def _codec(worth: CodecWorth) -> str:
+    """What the codec is worth on some links."""
+    many = len(worth.nodes) > 1
+    what = f"all {len(worth.nodes)} tensors that it may be on" if many else f"what {worth.nodes[0]} makes"
+    ways = "" if many else f" ({', '.join(f'{start} to {stop}' for start, stop in worth.ways)})"
+    cost = "" if worth.alm is None else f", with {worth.alm:,} logic cells"
+    gains = "" if worth.gain is None else f" ({worth.gain:+.2%})"
+    advice = ": see --codec auto" if worth.has else ", and the plan is without it"
+    return (
+        f"codec on {what}{ways}: {worth.coded_bits:,} bits a batch are planned{cost}, {worth.plain_bits:,} without; "
+        f"this placement, priced and timed anew, {_rate(worth.with_fps)} with it and {_rate(worth.without_fps)} "
+        f"without{gains}: " + ("worth it" if worth.is_worth_it else f"not worth it{advice}")
+    )
+
+
+def _rate(fps: float | None) -> str:
+    return "does not hold" if fps is None else f"trains {training_text(fps)} frames/s"
 
 
 def _slow(layers: Sequence[Slow]) -> Iterator[str]:

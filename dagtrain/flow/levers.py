@@ -14,6 +14,7 @@ from dagtrain.passes.share_statistics import share_statistics
 from dagtrain.passes.small_buffers import small_buffers
 from dagtrain.passes.spread_updates import spread_updates
 from dagtrain.planning.problem import (
+    Codec,
     DealStreams,
     MultiplyConstants,
     Problem,
@@ -40,6 +41,7 @@ class Levers:
     share_statistics: ShareStatistics
     deal_streams: DealStreams
     small_buffers: SmallBuffers
+    codec: Codec
 
 
 def levers_wanted(options: PlaceOptions) -> Levers:

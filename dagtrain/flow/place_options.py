@@ -64,6 +64,8 @@ class PlaceOptions:
     deal_streams: str = "never"
     # of `dagtrain.planning.problem.SmallBuffers`
     small_buffers: str = "never"
+    # of `dagtrain.planning.problem.Codec`
+    codec: str = "always"
 
 
 # of `PlaceOptions.replicas`

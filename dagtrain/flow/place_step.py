@@ -50,7 +50,7 @@ from dagtrain.planning.copying import Copier
 from dagtrain.planning.former import FormedPlan, Former, FormMissingError
 from dagtrain.planning.link_costs import CodedTraffic
 from dagtrain.planning.planner import Planner
-from dagtrain.planning.problem import DealStreams, MultiplyConstants
+from dagtrain.planning.problem import Codec, DealStreams, MultiplyConstants
 from dagtrain.planning.results import Start
 from dagtrain.planning.splitting import Splitter
 from dagtrain.progress import Progress
@@ -89,6 +89,7 @@ def run(
     cluster, search, estimator = read_options_cluster(options), search_options(options), Estimator()
     levers = levers_wanted(options)
     multiply, deal = levers.multiply_constants is MultiplyConstants.AUTO, levers.deal_streams is DealStreams.AUTO
+    choose_codec = levers.codec is Codec.AUTO
     deadline = Deadline(search.time_limit_seconds, clock)
     imported, form = load_training_graph(workspace), imported_form(workspace)
     copies = copies_wanted(options)
@@ -100,7 +101,7 @@ def run(
     def planner_of(graph: Graph) -> Planner:
         made = with_levers(graph, cluster, search, options)
         pins = parse_pins(options.pins, made, cluster)
-        return Planner(made, cluster, estimator, search, pins, progress, deadline, multiply, deal)
+        return Planner(made, cluster, estimator, search, pins, progress, deadline, multiply, deal, choose_codec)
 
     def in_form(form: Form) -> Planner:
         plain = replace(form, remote=frozenset())

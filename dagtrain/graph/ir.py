@@ -227,9 +227,14 @@ class Graph:
     def coding(self, edge: str) -> Coding | None:
         """How an edge is coded where it crosses the network, as the layer says that made what passes; None: as it
         is."""
+        node, source = self.maker(edge)
+        return node.layer.coding(source.name)
+
+    def maker(self, edge: str) -> tuple[Node, Port]:
+        """The node, and its source, that made what passes an edge: before all that only hand it on."""
         node, source = self.producers[edge]
         sink = node.layer.passed_on(source.name)
-        return node.layer.coding(source.name) if sink is None else self.coding(node.inputs[sink])
+        return (node, source) if sink is None else self.maker(node.inputs[sink])
 
     def tensor(self, edge: str) -> Tensor:
         """The type of an edge: its producer's."""

@@ -22,6 +22,7 @@ from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.insert_relays import insert_relays
 from dagtrain.passes.memory_home import move_memories
 from dagtrain.passes.multiply_constants import multiply_constants
+from dagtrain.passes.plain_links import plain_links
 from dagtrain.passes.share_weights import share_weights
 from dagtrain.planning.clocks import plan_periods
 from hdl.dram.axi import AxiFormat
@@ -52,6 +53,8 @@ class Choice:
     multiplied: bool = False
     # memory channels that the stream of each of `fifos` is dealt out over; empty: each goes through one
     dealt: tuple[int, ...] = ()
+    # whether links carry what it makes as it is, though a codec has left few bits of it
+    plain: bool = False
 
     def __post_init__(self) -> None:
         if self.dealt and (len(self.dealt) != len(self.fifos) or min(self.dealt) < 1):
@@ -70,7 +73,7 @@ class Choice:
         else:
             memory, lent = {Home.ON_CHIP: [], Home.PARKED: ["next weights"], Home.DRAM: ["memory"]}[self.memory], ""
         outside = [*memory, *(f"{sink} dealt to {parts}" if parts > 1 else sink for sink, parts in self.parts.items())]
-        how = " multiplied" if self.multiplied else ""
+        how = (" multiplied" if self.multiplied else "") + (" plain" if self.plain else "")
         return f"T{self.cycles}{lent}{how}" + (f" DRAM: {', '.join(outside)}" if outside else "")
 
     def to_payload(self) -> str:
@@ -78,8 +81,9 @@ class Choice:
         relay = {} if self.relay_on is None else {"relay_on": self.relay_on}
         multiplied = {"multiplied": True} if self.multiplied else {}
         dealt = {"dealt": self.dealt} if self.dealt else {}
+        plain = {"plain": True} if self.plain else {}
         place = {"cycles": self.cycles, "memory": self.memory.value, "fifos": self.fifos}
-        return json.dumps({**place, **relay, **multiplied, **dealt})
+        return json.dumps({**place, **relay, **multiplied, **dealt, **plain})
 
     @classmethod
     def from_payload(cls, text: str) -> Choice:
@@ -178,11 +182,17 @@ def multiplying(choices: Mapping[str, Choice]) -> tuple[str, ...]:
     return tuple(name for name, choice in choices.items() if choice.multiplied)
 
 
+def uncoded(choices: Mapping[str, Choice]) -> tuple[str, ...]:
+    """Nodes of whose values a codec has left few bits, and which links carry as they are."""
+    return tuple(name for name, choice in choices.items() if choice.plain)
+
+
 def chosen_graph(graph: Graph, choices: Mapping[str, Choice]) -> Graph:
-    """The training graph with the relays that the choices know of, the memories of layers where they put them, and
-    products by constants as they say."""
+    """The training graph with the relays that the choices know of, the memories of layers where they put them,
+    products by constants, and values of a codec on links as they say."""
     shared = share_weights(insert_relays(graph, relayed(choices)), borrowing(choices))
-    return multiply_constants(move_memories(shared, memory_homes(choices)), multiplying(choices))
+    moved = plain_links(move_memories(shared, memory_homes(choices)), uncoded(choices))
+    return multiply_constants(moved, multiplying(choices))
 
 
 def folded_graph(graph: Graph, plan: Plan) -> Graph:

@@ -29,7 +29,7 @@ from hdl.dram.axi import AxiFormat, AxiMerge
 from hdl.dram.widen import AxiWiden
 from hdl.errors import FoldingError
 from hdl.layers.base import Layer
-from hdl.layers.capabilities import multiplies, on_multipliers, recipe_of
+from hdl.layers.capabilities import is_plain, multiplies, on_multipliers, recipe_of
 from hdl.layers.storage import Home
 from hdl.parts.part import Part
 from hdl.tensor import Port, Tile
@@ -242,7 +242,7 @@ class LevelCosts:
         dealt = tuple(fifos.values()) if any(parts > 1 for parts in fifos.values()) else ()
         choice = Choice(
             cycles=self._fold_cycles(node), memory=memory, fifos=tuple(fifos), relay_on=relay_on,
-            multiplied=multiplies(layer), dealt=dealt,
+            multiplied=multiplies(layer), dealt=dealt, plain=is_plain(layer),
         )  # fmt: skip
         return Offer(choice, layer, tuple(pieces), sizes, self.tiles.get(node.name), busy)
 

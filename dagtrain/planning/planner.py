@@ -17,6 +17,7 @@ from dagtrain.graph.ir import Graph
 from dagtrain.planning.best import Best, GoalReached
 from dagtrain.planning.carry import carried_over, places_of
 from dagtrain.planning.choices import plan_choices, relayed
+from dagtrain.planning.codec import with_codec_where_it_gains
 from dagtrain.planning.fewer import on_fewer_devices
 from dagtrain.planning.frame_sizes import with_best_mtu
 from dagtrain.planning.ladder import Ladder, useful
@@ -50,8 +51,9 @@ class Planner:
         deadline: Deadline | None = None,
         multiply: bool = False,
         deal: bool = False,
+        choose_codec: bool = False,
     ) -> None:
-        self.problem = Problem(graph, cluster, search, pins, multiply, deal)
+        self.problem = Problem(graph, cluster, search, pins, multiply, deal, choose_codec)
         # what a user should know of how plans were found
         self.warnings: list[str] = []
         time = Timetable(deadline or Deadline())
@@ -96,7 +98,8 @@ class Planner:
         assert best.planned is not None, "a search that ends has a plan"
         if not self.problem.fast_enough(best.planned.plan):
             raise self.problem.too_slow(best.planned.plan)
-        return with_best_mtu(self.searcher, best.planned)
+        planned = with_best_mtu(self.searcher, best.planned)
+        return with_codec_where_it_gains(self.searcher, planned) if self.problem.choose_codec else planned
 
     def promising(self, than: Searched, beside: Mapping[str, str], known_cycles: Fraction) -> Start | None:
         """Where `run` may go on from if a search finds a faster placement of this graph than that of another graph of

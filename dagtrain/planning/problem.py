@@ -29,6 +29,14 @@ class MultiplyConstants(Enum):
     NEVER = "never"
 
 
+class Codec(Enum):
+    """Which links carry in few words what a codec has left few bits of."""
+
+    ALWAYS = "always"
+    # where training is faster for it
+    AUTO = "auto"
+
+
 class RaggedTiles(Enum):
     """Whether tiles of weights may leave places empty where they do not divide the filters."""
 
@@ -75,6 +83,8 @@ class Problem:
     multiply: bool = False
     # whether streams to DRAM may be dealt out over memory channels
     deal: bool = False
+    # whether links may carry as it is what a codec has left few bits of
+    choose_codec: bool = False
 
     @property
     def devices(self) -> list[Device]:

@@ -13,6 +13,7 @@ from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.insert_relays import insert_relays
 from dagtrain.passes.memory_home import move_memories
 from dagtrain.passes.place import place
+from dagtrain.passes.plain_links import plain_links
 from dagtrain.passes.share_weights import share_weights
 from dagtrain.planning.choices import (
     borrowing,
@@ -21,6 +22,7 @@ from dagtrain.planning.choices import (
     plan_choices,
     plan_pace,
     relayed,
+    uncoded,
 )
 from dagtrain.schedule.batch_time import ONE_CLOCK, BatchTime
 from dagtrain.schedule.buffers import fifo_beats
@@ -67,7 +69,7 @@ def wired(
     there = {node.inputs["x"] for node in graph.nodes if node.role is Role.RELAY}
     relays = [edge for edge in relayed(choices) if edge not in there]
     shared = share_weights.run(insert_relays.run(graph, relays), borrowing(choices))
-    chosen = move_memories.run(shared, memory_homes(choices))
+    chosen = plain_links.run(move_memories.run(shared, memory_homes(choices)), uncoded(choices))
     folded = fold_graph.run(chosen, pace.folds, pace.parts)
     dram = chosen_dram(chosen, choices, cluster, pace.interval)
     first = cluster.devices[0].name

@@ -185,6 +185,31 @@ def on_multipliers(layer: Layer) -> Layer | None:
     return found if layer.multiplied or found.multipliers > layer.multipliers else None
 
 
+@runtime_checkable
+class Compressing(Protocol):
+    """Hands on what a codec has left few bits of, in few words of links or as it is: the same values."""
+
+    @property
+    def codec(self) -> object | None:
+        """That codec; None: there is none."""
+
+    @property
+    def plain(self) -> bool:
+        """Whether links carry it as it is."""
+
+
+def is_plain(layer: Layer) -> bool:
+    """Whether links carry as it is what a codec has left few bits of."""
+    return isinstance(layer, Compressing) and layer.codec is not None and layer.plain
+
+
+def sent_plain(layer: Layer, plain: bool = True) -> Layer | None:
+    """The layer whose values links carry as they are, or not; None where no codec has left few bits of them."""
+    if not isinstance(layer, Compressing) or layer.codec is None:
+        return None
+    return _changed(layer, plain=plain)
+
+
 def frozen(layer: Layer) -> Layer | None:
     """The layer with all its parameters held; None where it has no such variant."""
     return _changed(layer, frozen=True) if isinstance(layer, Freezable) else None

@@ -74,6 +74,8 @@ class Exchange(ParameterLayer):
     feedback: bool = field(default=False, metadata=QUIET)
     # bits of what is handed on, in percent of those of its words, that plans count on; 0: nobody said
     ratio_percent: int = field(default=0, metadata=QUIET)
+    # whether links carry what it makes as it is, though a codec has left few bits of it
+    plain: bool = field(default=False, metadata=QUIET)
     # batches of an earlier training, from which it counts on
     begun: int = field(default=0, metadata=QUIET)
 
@@ -131,7 +133,7 @@ class Exchange(ParameterLayer):
     def coding(self, source: str) -> Coding | None:
         """The codec's values are handed on in words of few bits."""
         del source
-        if self.codec is None:
+        if self.codec is None or self.plain:
             return None
         return Coding(self.codec, Fraction(self.ratio_percent, 100) if self.ratio_percent else None)
 
