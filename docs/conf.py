@@ -79,6 +79,7 @@ hypar
 inceptionn
 fpdeep
 replicas
+compression-pays
 comparison
 benchmarks
 trust
