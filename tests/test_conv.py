@@ -7,6 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dagtrain.graph.builder import GraphBuilder
+from dagtrain.passes.autodiff import differentiate
+from dagtrain.passes.fold import fold_graph
 from hdl.costs.resources import count
 from hdl.engine.window.convolution import RESULTS
 from hdl.errors import FoldingError, ShapeError
@@ -217,6 +220,16 @@ def test_a_fully_connected_layer_is_a_matrix_product() -> None:
 
 
 # ---------------------------------------------------------------------------------------------- folding
+
+
+def test_no_engine_of_a_fully_connected_layer_multiplies_by_what_is_not_there() -> None:
+    net = GraphBuilder("dense", Recipe(batch=2), seed=1)
+    x = net.relu(net.conv(net.input(4, 6, 1), 8, 1))
+    training = fold_graph.run(differentiate(net.classify(net.gemm(x, 16))), 512)
+    engines = [node.layer for node in training.nodes if node.whole == "gemm1" and node.layer.macs]
+    assert [type(layer).__name__ for layer in engines] == ["Conv", "ConvGradient", "ConvError"]
+    for layer in engines:
+        assert layer.multipliers * layer.cycles_per_frame == layer.macs == 4 * 6 * 8 * 16
 
 
 @pytest.mark.parametrize("engine", ENGINES)

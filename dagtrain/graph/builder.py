@@ -20,6 +20,7 @@ from hdl.fixed import FloatArray
 from hdl.layers.base import Layer
 from hdl.layers.conv.dense import Conv
 from hdl.layers.conv.depthwise import DepthwiseConv
+from hdl.layers.conv.gemm import gemm
 from hdl.layers.norm.channel_norm import ChannelNorm
 from hdl.layers.norm.local_response_norm import LocalResponseNorm
 from hdl.layers.norm.online_norm import OnlineNorm
@@ -107,16 +108,7 @@ class GraphBuilder:
     def gemm(self, x: str, filters: int, bias: bool = True) -> str:
         """A dense layer over the whole map; output (1, 1, filters)."""
         height, width, channels = self.shapes[x]
-        layer = Conv(
-            height=height,
-            width=width,
-            channels=channels,
-            filters=filters,
-            kernel=(height, width),
-            stride=(1, 1),
-            padding=(0, 0, 0, 0),
-            recipe=self.recipe,
-        )
+        layer = gemm(height, width, channels, filters, self.recipe)
         y = self._add("gemm", layer, {"x": x}, {"w": self._he((filters, channels, height, width))})
         return self.bias(y) if bias else y
 

@@ -44,6 +44,8 @@ def dense_examples() -> list[Example]:
         # ragged tiles: both ways, lanes that are part of a tile's, and such as go across the ends of its words
         (fields(3, 4, 5, 3, **SAME, recipe=STALE, tile=Tile(2, 3, 3), w_lanes=3), 1, 3),
         (fields(4, 3, 6, 10, kernel=(1, 1), stride=(2, 1), recipe=PLAIN, tile=Tile(4, 4), w_lanes=8), 2, 5),
+        # a fully connected layer over a map
+        (fields(3, 2, 4, 4, kernel=(3, 2), stride=(3, 2), recipe=STALE, tile=Tile(4, 2), w_lanes=4), 2, 4),
     ]
 
 
