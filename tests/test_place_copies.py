@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from dagtrain.graph.ir import Role
 from dagtrain.planning.copying import copies_of, slow_layers
 from dagtrain.planning.foldings import Foldings
 from dagtrain.planning.former import Former
+from dagtrain.planning.levels import LEAST_RATIO
 from dagtrain.planning.planner import Planner
 from placement.problem.deadline import Deadline
 from placement.problem.plan import Bound
@@ -84,19 +84,20 @@ def test_a_layer_that_the_user_names_stays_single(case: Case) -> None:
     assert "y_node" not in kept["copies"]
 
 
-@pytest.mark.parametrize(("bound", "searched"), [(Fraction(996, 1000), False), (Fraction(994, 1000), True)])
+@pytest.mark.parametrize(("more", "searched"), [(1, False), (0, True)])
 def test_where_a_bound_tells_that_copies_are_no_faster_none_is_searched(
-    bound: Fraction, searched: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    more: int, searched: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The bound of any graph with copies is told to be this share of the cycles of the plan without."""
+    """The bound of any graph with copies is told to be so many cycles more than what is just worth a search."""
     quick_costs(monkeypatch)
     case = new_case(tmp_path, small_devices(2)).must("import")
     cycles = told(case, "place", "--no-split")["cycles_per_frame"]
-    proven = Foldings.bound
+    bound, proven = math.floor(cycles / LEAST_RATIO) + more, Foldings.bound
+    assert bound < cycles
 
     def pretended(foldings: Foldings, search: SearchOptions, deadline: Deadline) -> Bound:
         told = proven(foldings, search, deadline)
-        return Bound(math.ceil(bound * cycles), "as the test has it") if foldings.prices.graph.dealt else told
+        return Bound(bound, "as the test has it") if foldings.prices.graph.dealt else told
 
     monkeypatch.setattr(Foldings, "bound", pretended)
     forms, searches = counted(monkeypatch, Former, "better"), counted(monkeypatch, Planner, "run")

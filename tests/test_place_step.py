@@ -185,8 +185,8 @@ def test_explain_says_what_binds_and_what_would_help(tmp_path: Path, monkeypatch
     quick_costs(monkeypatch)
     case = new_case(tmp_path / "case")
     assert case.step("import").code == 0
-    # four blocks a device: multipliers bind
-    outcome = case.step("place", "--cap", "dsp=0.001", "--explain")
+    # three blocks a device: multipliers bind
+    outcome = case.step("place", "--cap", "dsp=0.0007", "--explain")
     assert outcome.code == 0, outcome.error
     found = json.loads((case.out / "explain" / "explain.json").read_text())
     level = found["next_level"]
@@ -198,7 +198,7 @@ def test_explain_says_what_binds_and_what_would_help(tmp_path: Path, monkeypatch
     assert found["growth"][0]["throughput_fps"] > found["throughput_fps"]
     assert "one more AGFB014: " in outcome.out
     assert {price["resource"] for price in found["shadow_prices"]} >= {"dsp", "m20k", "alm", "link_bits_per_s"}
-    assert "unchanged" in case.step("place", "--cap", "dsp=0.001", "--explain").out
+    assert "unchanged" in case.step("place", "--cap", "dsp=0.0007", "--explain").out
 
 
 def test_sweep_plans_every_size_and_goes_on_where_it_was_interrupted(

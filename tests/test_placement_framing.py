@@ -198,7 +198,7 @@ def test_place_counts_with_frames_and_emit_wants_to_know_the_host(
     assert "words have 1 of the link's rate in the instance, 112/125 in truth" in caught.error
 
 
-@pytest.mark.parametrize(("gbit", "rtt"), [("100", "1"), ("0.8", "1")], ids=["the way binds", "the link binds"])
+@pytest.mark.parametrize(("gbit", "rtt"), [("100", "1"), ("0.4", "1")], ids=["the way binds", "the link binds"])
 def test_the_planner_chooses_the_mtu(gbit: str, rtt: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A short way where links have room, long frames where they have none; files and later steps know which."""
     quick_costs(monkeypatch)
@@ -210,7 +210,7 @@ def test_the_planner_chooses_the_mtu(gbit: str, rtt: str, tmp_path: Path, monkey
     assert planned.code == 0, planned.error
     plan = load_plan(case.workspace)
     instance = instance_from_json((case.out / "place" / "instance.json").read_text())
-    assert plan.mtu == {"100": 576, "0.8": 9000}[gbit]
+    assert plan.mtu == {"100": 576, "0.4": 9000}[gbit]
     told = re.search(r"network\.mtu = (\d+), chosen from (.*)", planned.out)
     assert told is not None
     assert int(told[1]) == plan.mtu

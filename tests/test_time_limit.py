@@ -171,7 +171,8 @@ def test_where_circuits_are_large_a_plan_of_small_ones_comes_first_and_changes_n
     assert "plan" in events[: events.index(slow)], "it is on disk before any other level is elaborated"
     assert (case.out / "place" / "plan.json").read_bytes() == plan
     # a least rate that it can't have is no reason to look there, nor are circuits that are many rather than large
-    for a_node, *options in ((0, "--least-fps", "2000"), (10**6, "--seed", "2")):
+    twice_as_fast = 2 * json.loads(plan)["clock_hz"] / first
+    for a_node, *options in ((0, "--least-fps", f"{twice_as_fast:.0f}"), (10**6, "--seed", "2")):
         events.clear()
         monkeypatch.setattr(ladder, "MANY_A_NODE", a_node)
         assert case.step("place", *OPTIONS, *options).code == 0

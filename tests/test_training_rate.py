@@ -38,7 +38,7 @@ from tests.flow_support import CLUSTER, Case, QuickEstimator, new_case, quick_co
 from tests.test_relays import residual, small_cluster
 
 # of each board so much that both are needed for the fastest pace, and one is enough for half of it
-TIGHT = CLUSTER.replace("link_gbit_per_s = 100", "link_gbit_per_s = 100\nutilisation = { dsp = 0.11 }")
+TIGHT = CLUSTER.replace("link_gbit_per_s = 100", "link_gbit_per_s = 100\nutilisation = { dsp = 0.02 }")
 # cycles a frame of a slow level of the small residual net
 PACE = 4608
 
