@@ -64,12 +64,6 @@ class Bare(GraphBuilder):
     def _he(self, shape: tuple[int, ...]) -> FloatArray:
         return np.broadcast_to(np.float64(0), shape)
 
-    def dense(self, x: str, filters: int) -> str:
-        """A dense layer over the whole map, as a convolution whose stride is its kernel: that changes no result, and
-        an error engine looks at one tap of a pixel and not at all."""
-        side = self.shapes[x][0]
-        return self.conv(x, filters, side, side)
-
 
 def forward(net: str, grouped: bool = False, recipe: Recipe | None = None) -> Graph:
     """One of `NETS`, with relus behind all layers but the last."""
@@ -82,7 +76,7 @@ def forward(net: str, grouped: bool = False, recipe: Recipe | None = None) -> Gr
             shared = 2 if layer.name in groups else 1
             x = build.conv(x, layer.filters, layer.kernel, layer.stride, layer.padding, groups=shared)
         else:
-            x = build.dense(x, layer.outputs)
+            x = build.gemm(x, layer.outputs, bias=False)
         if layer is not published.layers[-1]:
             x = build.relu(x)
         if isinstance(layer, Conv) and layer.pool:

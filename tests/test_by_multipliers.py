@@ -29,7 +29,7 @@ def small_net(staleness: int = BATCH) -> Graph:
     build = Bare("small", Recipe(batch=BATCH, staleness=staleness))
     x = build.max_pool(build.relu(build.conv(build.input(12, 12, 2), 8, 3, padding=1)), 2, 2)
     x = build.relu(build.conv(build.relu(build.conv(x, 8, 3, padding=1)), 16, 3, padding=1))
-    return build.classify(build.dense(x, 4))
+    return build.classify(build.gemm(x, 4, bias=False))
 
 
 def test_all_engines_stand_on_their_boards_and_the_pace_is_that_of_the_slowest() -> None:
