@@ -70,7 +70,7 @@ def test_copies_of_what_is_too_slow_alone_are_chosen_where_that_is_faster(case: 
     assert one["cycles_per_frame"] == one["any_bound_cycles_per_frame"]
     several = told(case, *AUTO)
     assert 2 * several["cycles_per_frame"] <= one["cycles_per_frame"]
-    assert several["copies"]["y_node"] > 1
+    assert several["copies"]["c_node"] > 1
     again = case.step(*AUTO)
     assert again.out.startswith("place: unchanged")
     text = ", ".join(f"{layer}={count}" for layer, count in several["copies"].items() if count > 1)
@@ -80,8 +80,8 @@ def test_copies_of_what_is_too_slow_alone_are_chosen_where_that_is_faster(case: 
 
 @pytest.mark.slow
 def test_a_layer_that_the_user_names_stays_single(case: Case) -> None:
-    kept = told(case, *AUTO, "--pin", "y_node=head")
-    assert "y_node" not in kept["copies"]
+    kept = told(case, *AUTO, "--pin", "c_node=head")
+    assert "c_node" not in kept["copies"]
 
 
 @pytest.mark.parametrize(("more", "searched"), [(1, False), (0, True)])
