@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hdl.errors import DagtrainError
+
 HEADS = ("figure", "measure", "paper", "ours", "quotient", "verdict")
 PAPERS = Path(__file__).parent / "papers"
 Value = float | str
@@ -68,6 +70,19 @@ def rows_of(paper: str, ours: Mapping[str, Value]) -> list[Row]:
         )
         for row in published_rows
     ]
+
+
+def with_table(
+    page: str, path: Path, marks: tuple[str, str], heads: Sequence[str], cells: Sequence[Sequence[str]]
+) -> str:
+    """A page of the docs with a table between two marks.  Raises `DagtrainError` where these are not in it."""
+    begin, end = marks
+    before, found, rest = page.partition(begin)
+    _, mark, after = rest.partition(end)
+    if not found or not mark:
+        raise DagtrainError(f"{path.name} has no table", f"write {begin} and {end} where it should stand")
+    lines = [heads, ("---",) * len(heads), *cells]
+    return "\n".join([f"{before}{begin}", *(f"| {' | '.join(line)} |" for line in lines), f"{end}{after}"])
 
 
 def print_table(heads: Sequence[str], cells: Sequence[Sequence[str]]) -> None:

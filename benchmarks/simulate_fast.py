@@ -39,6 +39,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.beside_paper import print_table
+from benchmarks.beside_paper import with_table as filled
 from benchmarks.by_multipliers import Board, ByMultipliers, fastest, in_parts, placed
 from benchmarks.fpdeep import CAP, CLOCK_HZ, DSP, NETS, PART, SIMULATED, forward
 from dagtrain.files import write_text
@@ -121,8 +122,8 @@ HEADS = (
 )  # fmt: skip
 
 
-def cluster_of(boards: int) -> Cluster:
-    """FPDeep's, with so many boards."""
+def cluster_of(boards: int, link_gbps: float = LINK_GBPS) -> Cluster:
+    """FPDeep's, with so many boards and such links."""
     return parse_cluster(f"""
 [cluster]
 name = "fpdeep-{boards}"
@@ -133,7 +134,7 @@ part = "{PART.name}"
 dram_gb_per_s = 25.6
 dram_gbyte = 8
 dram_efficiency = 0.7
-link_gbit_per_s = {LINK_GBPS}
+link_gbit_per_s = {link_gbps:g}
 utilisation = {{ dsp = {CAP}, m20k = 1.0, alm = 1.0 }}
 [[device]]
 name = "fpga"
@@ -142,17 +143,17 @@ count = {boards}
 """)
 
 
-def laid(net: str, chosen: ByMultipliers, cluster: Cluster) -> Wired:
-    """The network on the cluster, its batches as long as the staleness that it needs."""
+def laid(net: str, chosen: ByMultipliers, cluster: Cluster, recipe: Recipe | None = None) -> Wired:
+    """The network on the cluster; unless a recipe is given, its batches are as long as the staleness that it needs."""
     staleness, frames = 0, FRAMES
     while True:
-        folded = in_parts(forward(net, recipe=Recipe(batch=frames, staleness=staleness)), chosen)
+        folded = in_parts(forward(net, recipe=recipe or Recipe(batch=frames, staleness=staleness)), chosen)
         where = placed(folded, chosen, [device.name for device in cluster.devices])
         dram = cluster_dram(cluster, chosen.cycles)
         wired = wired_graph(folded, where, cluster, chosen.cycles, dram, link_words=LINK_WORDS)
         delays = dict.fromkeys(wired.hops, cluster.network_cycles)
         needed = needed_staleness(wired.graph, schedule(wired.graph, chosen.cycles, delays), delays)
-        if needed <= staleness:
+        if recipe is not None or needed <= staleness:
             return wired
         staleness, frames = needed, -(-needed // FRAMES) * FRAMES
 
@@ -269,12 +270,7 @@ def table(points: Iterable[Point]) -> list[Sequence[str]]:
 
 def with_table(page: str, points: Iterable[Point]) -> str:
     """The page with the table between its marks."""
-    before, _, rest = page.partition(BEGIN)
-    _, mark, after = rest.partition(END)
-    if not mark:
-        raise DagtrainError(f"{DOCS.name} has no table", f"write {BEGIN} and {END} where it should stand")
-    lines = [HEADS, ("---",) * len(HEADS), *table(points)]
-    return "\n".join([f"{before}{BEGIN}", *(f"| {' | '.join(line)} |" for line in lines), f"{END}{after}"])
+    return filled(page, DOCS, (BEGIN, END), HEADS, table(points))
 
 
 if __name__ == "__main__":

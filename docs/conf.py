@@ -78,6 +78,7 @@ networks
 hypar
 inceptionn
 fpdeep
+scaling
 replicas
 compression-pays
 comparison
