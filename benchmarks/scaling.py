@@ -605,7 +605,7 @@ def small(recipe: Recipe) -> Graph:
     build = Bare("small", recipe)
     x = build.max_pool(build.relu(build.conv(build.input(12, 12, 2), 8, 3, padding=1)), 2, 2)
     x = build.relu(build.conv(build.relu(build.conv(x, 16, 3, padding=1)), 16, 3, padding=1))
-    return build.classify(build.dense(build.relu(build.conv(x, 16, 3, padding=1)), 10))
+    return build.classify(build.gemm(build.relu(build.conv(x, 16, 3, padding=1)), 10, bias=False))
 
 
 # cycles a frame of the small network, boards of a copy
