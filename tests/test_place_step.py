@@ -299,11 +299,11 @@ def test_a_search_that_was_ended_early_goes_on_from_its_plan(tmp_path: Path, mon
     assert "goes on from this plan" in outcome.out
     early = json.loads((case.out / "place" / "plan.json").read_text())
     assert starts == [None]
-    later = _plan(case, *options, "60")
+    later = _plan(case, *options, "600")
     assert starts[1] is not None, "the same problem with another limit goes on"
     assert later["throughput_fps"] >= early["throughput_fps"]
-    assert "unchanged" in case.step("place", *options, "60").out
-    assert "goes on" not in case.step("place", *options, "60").out
+    assert "unchanged" in case.step("place", *options, "600").out
+    assert "goes on" not in case.step("place", *options, "600").out
     # another problem begins anew
     _plan(case, "--cap", "dsp=0.002", "--time-limit", "5")
     assert starts[2] is None
