@@ -77,12 +77,17 @@ class Copier:
     def run(self, found: FormedPlan) -> FormedPlan:
         """The best plan found, from one without these copies on.  None is searched where the bound of foldings tells
         that copies make it no faster inside a batch, or where the search before was ended."""
-        while (better := self._further(found)) is not found:
-            found = better
+        try:
+            while (better := self._further(found)) is not found:
+                found = better
+        except FormMissingError as error:
+            return found.warned(f"warning: copies were not tried: {error}")
         return found
 
     def _further(self, found: FormedPlan) -> FormedPlan:
-        """A faster plan with more copies; the same if there is none, or if the search was ended."""
+        """A faster plan with more copies; the same if there is none, or if the search was ended.
+
+        Raises `FormMissingError` where they can't be made."""
         searched, tried = found.planned.searched, [copies_of(found.graph)]
         if searched is None or not searched.finished:
             return found
@@ -98,10 +103,7 @@ class Copier:
             tried.append(copies)
             if self.former.deadline.over:
                 return found.unfinished(searched)
-            try:
-                better, ended = self.former.better(found, replace(found.form, copies=copies), promises)
-            except FormMissingError as error:
-                return found.warned(f"warning: copies were not tried: {error}")
+            better, ended = self.former.better(found, replace(found.form, copies=copies), promises)
             if ended and better is None:
                 return found.unfinished(searched)
             if better is not None:
