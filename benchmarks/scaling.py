@@ -298,7 +298,10 @@ def pipeline_of(net: str, wired: Wired, cycles: int) -> Pipeline:
         word_bits=wired.word_bits,
         rate=min((min(hop.source_rate, hop.target_rate) for hop in hops), default=1.0),
         hop_cycles=max((hop.cycles for hop in hops), default=0),
-        streams=tuple((*ends, *(round(bits, 1) for bits in both)) for ends, both in sorted(found.items())),
+        streams=tuple(
+            (source, target, round(frame, 1), round(batch, 1))
+            for (source, target), (frame, batch) in sorted(found.items())
+        ),
         gradients=tuple(_gradients(graph, place)),
         program=program_hash()[:12],
     )
