@@ -203,6 +203,41 @@ def test_long_tensors_in_runs_of_beats_take_about_the_same_cycles() -> None:
     assert coarse.last[name] == pytest.approx(fine.last[name], rel=0.01)
 
 
+# elements of a word and of a beat; words of credits
+@pytest.mark.parametrize(
+    ("word", "lanes", "credits", "batch"),
+    [(1, 1, 14, 7), (1, 1, 20, 8), (2, 1, 16, 8), (2, 3, 16, 8), (3, 2, 13, 6), (6, 3, 16, 8), (1, 3, 16, 8)],
+)
+def test_few_credits_let_as_many_words_pass_whatever_is_taken_at_once(
+    word: int, lanes: int, credits: int, batch: int
+) -> None:
+    build = GraphBuilder("weights", Recipe(batch=2), seed=5)
+    x = build.relu(build.conv(build.input(2, 2, 2), 24, 1))
+    training = differentiate(build.classify(build.gemm(build.conv(x, 24, 3, padding=1), 4)))
+    cycles, latency = {1: 20000, 2: 5000, 3: 2500}[lanes], 300
+    graph = fold_graph(insert_forks(training), cycles)
+    assert graph.by_name["conv2.w.update"].layer.port("w").lanes == lanes
+    where = {name: DEVICES[int(name.endswith(".update"))] for name in graph.by_name}
+    standing = place.run(graph, where, DEVICES[:2])
+    hops = {
+        edge: Hop(
+            source=where[p.name], target=where[c.name], cycles=latency, word=word, credits=credits, credit_batch=batch
+        )
+        for edge, p, _, c, _ in standing.crossing
+    }
+    depths = fifo_beats(graph, schedule(graph, cycles, dict.fromkeys(hops, latency)))
+    wired = Wired(standing, depths, hops, word_bits=16)
+    fine, coarse = (simulate_fast(wired, 3, 200.0, Silent(), runs=runs).batch_interval for runs in (10**6, 512))
+    # gradients of the second convolution alone, and round trips of credits, which come back in whole batches
+    words = credits // batch * batch
+    assert fine is not None
+    assert 24 * 24 * 9 / (word * words) * 2 * latency < fine < 1.4 * 24 * 24 * 9 / (word * words) * 2 * latency
+    assert coarse == pytest.approx(fine, rel=0.02)
+    # where the port is no busier than the engines
+    if word >= lanes:
+        assert wired.batch_time.cycles == pytest.approx(fine, rel=0.02)
+
+
 def test_a_fifo_in_dram_behind_the_network_takes_what_arrives_and_gives_its_credits_back() -> None:
     plain = on_chip(branch_net(), BRANCH_CYCLES)
     port = plain.graph.by_name["relu1"].layer.port("mask")

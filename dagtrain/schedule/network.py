@@ -24,6 +24,11 @@ from hdl.layers.passage import LONG_AGO, Flow
 KEPT_WORDS = 1 << 10
 
 
+def round_trip_words(credits: int, credit_batch: int) -> int:
+    """Words whose credits come back in a round trip: whole batches."""
+    return credits // credit_batch * credit_batch
+
+
 @dataclass(frozen=True, kw_only=True)
 class Hop:
     """The way of a stream from one device to another."""
@@ -44,7 +49,12 @@ class Hop:
     @property
     def word_cycles(self) -> float:
         """From one word to the next at least: as many as there are credits for in a round trip."""
-        return max(1.0, (2 * self.cycles + self.credit_batch) / self.credits)
+        return max(1.0, (2 * self.cycles + self.credit_batch) / self.round_trip_words)
+
+    @property
+    def round_trip_words(self) -> int:
+        """Words whose credits come back in a round trip."""
+        return round_trip_words(self.credits, self.credit_batch)
 
     @property
     def ahead(self) -> float:

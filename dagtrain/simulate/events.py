@@ -13,15 +13,17 @@ it is, so one that is too shallow slows the pipeline down, or stops it.
 from __future__ import annotations
 
 import math
+import operator
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dagtrain.graph.ir import Node, is_delayed
-from dagtrain.schedule.network import Hop
+from dagtrain.schedule.network import Hop, round_trip_words
 from dagtrain.schedule.wired import Wired
 from dagtrain.simulate import events_kernel as kernel
 from hdl.errors import DagtrainError
@@ -46,6 +48,8 @@ RUNS = 512
 MOST_ASKED = 1 << 12
 # beats that rings of times hold beside those that may be asked for
 SLACK = 8
+# by which what leaves in a round trip of credits may differ where several words on the network are one
+NEAR = 0.01
 
 
 class DeadlockError(DagtrainError):
@@ -127,13 +131,29 @@ class _Row(NamedTuple):
     run: tuple[int, int] = (1, 1)
 
 
-def _held_shares(wired: Wired) -> dict[str, float]:
-    """Of edges over the network, and of all behind them that layers make at once of what comes there, half the share of
-    a tensor that the receiver holds beside words whose credits it keeps back: a longer run would wait for ever."""
-    shares = {}
+class _Run(NamedTuple):
+    """How long a run of an edge may be."""
+
+    # share of a tensor
+    share: float = 1.0
+    # elements of which a run that is longer than a beat is an even part; 0: of any
+    even: int = 0
+
+    def __and__(self, other: _Run) -> _Run:
+        return _Run(min(self.share, other.share), math.gcd(self.even, other.even))
+
+
+def _run_limits(wired: Wired) -> dict[str, _Run]:
+    """Of edges over the network, and of all behind them that layers make at once of what comes there.
+
+    A run takes half of what the receiver holds beside words whose credits it keeps back: a longer one would wait for
+    ever.  Where words wait for credits, those that come back together are whole runs, or beats."""
+    limits = {}
     for edge, _, source, _, _ in wired.graph.streams:
-        hop = wired.hops.get(edge)
-        shares[edge] = 1.0 if hop is None else (hop.credits - hop.credit_batch) * hop.word / (2 * source.elements)
+        limits[edge], hop = _Run(), wired.hops.get(edge)
+        if hop is not None:
+            share = (hop.credits - hop.credit_batch) * hop.word / (2 * source.elements)
+            limits[edge] = _Run(share, hop.credit_batch * hop.word if hop.word_cycles > 1 else 0)
     changed = True
     while changed:
         changed = False
@@ -143,16 +163,15 @@ def _held_shares(wired: Wired) -> dict[str, float]:
             for source in node.layer.sources:
                 made, kind = node.outputs.get(source.name, ""), source.tensor.kind.per_batch
                 sinks = (port for port in node.layer.sinks if port.tensor.kind.per_batch == kind)
-                least = min((shares[node.inputs[port.name]] for port in sinks), default=1.0)
-                if made in shares and least < shares[made]:
-                    shares[made], changed = least, True
-    return shares
+                limit = reduce(operator.and_, (limits[node.inputs[port.name]] for port in sinks), _Run())
+                if made in limits and limits[made] & limit != limits[made]:
+                    limits[made], changed = limits[made] & limit, True
+    return limits
 
 
-def _in_runs(row: _Row, share: float, runs: int) -> _Row:
+def _in_runs(row: _Row, limit: _Run, runs: int) -> _Row:
     """An edge whose tensors are long, with ports as wide as a run of beats: a part of a row, or of what an engine makes
-    at a time, of which a tensor has ``runs`` or more (0: beats pass one by one), and that is no more than a ``share``
-    of it."""
+    at a time, of which a tensor has ``runs`` or more (0: beats pass one by one), within ``limit``."""
     source, sink = row.source, row.sink
     if not runs or max(source.beats, sink.beats) <= 2 * runs:
         return row
@@ -163,8 +182,9 @@ def _in_runs(row: _Row, share: float, runs: int) -> _Row:
     whole, ragged = divmod(source.elements, parts * lanes)
     if ragged:
         return row
-    most = min(whole, source.elements // lanes // runs, int(share * source.elements) // lanes)
-    long = lanes * next(length for length in range(max(1, most), 0, -1) if whole % length == 0)
+    most = min(whole, source.elements // lanes // runs, int(limit.share * source.elements) // lanes)
+    lengths = (long for long in range(most, 1, -1) if whole % long == 0 and limit.even % (long * lanes) == 0)
+    long = lanes * next(lengths, 1)
     run = long // source.lanes, long // sink.lanes
     return row._replace(source=replace(source, lanes=long), sink=replace(sink, lanes=long), run=run)
 
@@ -195,8 +215,8 @@ class _Builder:
     def __init__(self, wired: Wired, batches: int, keep: bool, runs: int) -> None:
         graph = wired.graph
         self.wired, self.graph, self.batches, self.keep = wired, graph, batches, keep
-        shares = _held_shares(wired)
-        self.rows = [_in_runs(_Row(*row), shares[row[0]], runs) for row in graph.streams]
+        limits = _run_limits(wired)
+        self.rows = [_in_runs(_Row(*row), limits[row[0]], runs) for row in graph.streams]
         self.channel = {row.edge: number for number, row in enumerate(self.rows)}
         self.index = {node.name: number for number, node in enumerate(graph.nodes)}
         self.batch = graph.recipe.batch
@@ -414,6 +434,7 @@ class _Builder:
                 "words": math.ceil(source.elements / (hop.word * at_once)),
                 "at_once": at_once,
                 "door": self.door(row, hop),
+                "adapted": row.run == (1, 1) and adapter_kind(hop.word, sink.lanes) is not AdapterKind.WIRE,
                 "cycles": self.way,
                 "behind": hop.cycles - self.way,
                 "credits": hop.credits // at_once,
@@ -424,13 +445,26 @@ class _Builder:
         return column
 
     def door(self, row: _Row, hop: Hop) -> int:
-        """Elements that wait in front of the sender: a run, or a beat that has more words than the sender holds."""
-        wide = row.source.lanes > (kernel.SENDER_WORDS + 1) * hop.word
-        return row.source.lanes if wide or row.run != (1, 1) else 0
+        """Elements that wait in front of the sender: a run, or a beat of which it does not hold all words."""
+        lanes, word = row.source.lanes, hop.word
+        held = all(
+            (first + lanes - 1) // word - kernel.SENDER_WORDS < first // word
+            for first in range(0, math.lcm(lanes, word), lanes)
+        )
+        return 0 if held and row.run == (1, 1) else lanes
 
     def words_at_once(self, row: _Row, hop: Hop) -> int:
-        """Words on the network that are one here: no more than a run, or than credits come back for together."""
-        return max(1, min(row.source.lanes // hop.word, hop.credit_batch)) if row.run != (1, 1) else 1
+        """Words on the network that are one here: no more than a run, or than credits come back for together, and so
+        many that in a round trip of credits as many may leave."""
+        if row.run == (1, 1):
+            return 1
+        most = max(1, min(row.source.lanes // hop.word, hop.credit_batch))
+        return next(
+            words
+            for words in range(most, 0, -1)
+            if abs(words * round_trip_words(hop.credits // words, hop.credit_batch // words) - hop.round_trip_words)
+            <= NEAR * hop.round_trip_words
+        )
 
     def _rings(self, row: _Row, writer: _PortRow, reader: _PortRow, column: Mapping[str, Any]) -> dict[str, int]:
         """How many times are kept."""

@@ -57,8 +57,9 @@ CHANNEL = _rows(
     # of the network: elements of a word (0: none), words of a tensor, words of the wire that are one here, elements
     # of a run that waits in front of words, cycles to the other device's port and behind it, words that the receiver
     # holds, and whose credits go back together, devices, rings of times at which words left, arrived, and credits came
-    # back; whether what arrives goes on into a FIFO in DRAM of that room
-    stored=int, word=int, words=int, at_once=int, door=int, cycles=float, behind=float, credits=int, credit_batch=int,
+    # back; whether what arrives goes on into a FIFO in DRAM of that room, and whether an adapter makes beats of words
+    stored=int, adapted=int, word=int, words=int, at_once=int, door=int, cycles=float, behind=float,
+    credits=int, credit_batch=int,
     source=int, target=int,
     sent_at=int, sent_size=int, arrived_at=int, arrived_size=int, credit_at=int, credit_size=int,
     # worked out so far: beats written and read, words sent, batches of credits returned; cycles that the writer waited
@@ -863,7 +864,7 @@ def _serve(c: Rows, d: Rows, t: Tables, s: State, device: int, nodes: int, time:
     s.times[c[channel].sent_at + word % c[channel].sent_size] = time
     s.times[c[channel].arrived_at + word % c[channel].arrived_size] = there
     c[channel].sent = word + 1
-    if c[channel].stored:
+    if c[channel].stored or c[channel].adapted:
         _push(s, there, nodes + len(d) + channel)
     _push(s, there, c[channel].reader)
     _push(s, time, c[channel].writer)
@@ -876,16 +877,22 @@ def _freed(c: Rows, s: State, channel: int, word: int) -> float:
     elements, arrived = c[channel].elements, -NEVER
     tensor, inside = word // c[channel].words, word % c[channel].words
     last = min((inside + 1) * c[channel].word, elements)
-    if c[channel].stored:
+    if c[channel].stored or c[channel].adapted:
         if word >= c[channel].sent:
             return NEVER
         arrived = float(s.times[c[channel].arrived_at + word % c[channel].arrived_size])
+    if c[channel].stored:
         # the element whose place in DRAM it takes
         need = tensor * elements + last - c[channel].room
         if need <= 0:
             return arrived
         tensor, last = (need - 1) // elements, (need - 1) % elements + 1
     beat = tensor * c[channel].read_beats + (last - 1) // c[channel].read_lanes
+    if c[channel].adapted and not c[channel].stored:
+        # an adapter takes a word as soon as all beats without it were read
+        beat = tensor * c[channel].read_beats + inside * c[channel].word // c[channel].read_lanes - 1
+    if beat < 0:
+        return arrived
     if beat >= c[channel].read:
         return NEVER
     return max(arrived, float(s.times[c[channel].read_at + beat % c[channel].read_size]))
