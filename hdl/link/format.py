@@ -11,8 +11,8 @@ from hdl.memory import address_width
 from hdl.streams.width import AdapterKind, adapter_kind, elements_per_word, wire_words
 from hdl.unit import Unit
 
-# a credit word stands for half of a small FIFO, for so many words of a larger one, for such a part of a deep one
-CREDIT_WORDS, DEEP_PART = 32, 16
+# a credit word stands for such a part of a small FIFO, for so many words of a larger one, for such a part of a deep one
+SHALLOW_PART, CREDIT_WORDS, DEEP_PART = 4, 32, 16
 
 
 @dataclass(frozen=True)
@@ -94,13 +94,13 @@ def credit_batch(depth: int) -> int:
     """Words that a receiver frees before it returns their credits in one credit word.
 
     Until then the sender knows nothing of their room: few beside the depth, yet many for each credit word."""
-    return max(1, min(depth // 2, max(CREDIT_WORDS, depth // DEEP_PART)))
+    return max(1, min(depth // SHALLOW_PART, max(CREDIT_WORDS, depth // DEEP_PART)))
 
 
 def depth_for(words: int) -> int:
     """Words that a receiver's FIFO holds, 2 or more, whose sender may always have so many there or under way."""
     # at most credit_batch - 1 of the depth are free without the sender's knowing
-    small, larger = 2 * (words - 1), words + CREDIT_WORDS - 1
+    small, larger = -(-(words - 1) * SHALLOW_PART // (SHALLOW_PART - 1)), words + CREDIT_WORDS - 1
     deep = -(-(words - 1) * DEEP_PART // (DEEP_PART - 1))
     return max(2, min(small, larger), deep)
 
