@@ -44,7 +44,7 @@ def two_layers(_: str = "") -> Graph:
     """A convolution of 8 x 32 x 3 x 3 and a dense layer of 10 x 512 weights."""
     build = Bare("two", Recipe(batch=SHOWN_BATCH))
     x = build.relu(build.conv(build.input(8, 8, 8), 32, 3, padding=1))
-    return differentiate(build.classify(build.dense(build.max_pool(x, 2, 2), 10)))
+    return differentiate(build.classify(build.gemm(build.max_pool(x, 2, 2), 10, bias=False)))
 
 
 def test_what_ports_carry_of_two_copies_is_that_counted_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
