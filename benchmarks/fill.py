@@ -165,8 +165,9 @@ def main() -> None:
     parser.add_argument("--fps", type=float, nargs="+", required=True)
     parser.add_argument("--levels", type=int, nargs="+", required=True, help="cycles a frame that are priced")
     parser.add_argument("--update-frames", type=int, default=1)
+    usual = {field.name: field.default for field in fields(PlaceOptions)}
     for name in LEVER_OPTIONS:
-        parser.add_argument(f"--{name.replace('_', '-')}", default="never", help="as of `dagtrain place`")
+        parser.add_argument(f"--{name.replace('_', '-')}", default=usual[name], help="as of `dagtrain place`")
     said = parser.parse_args()
     levers = {name: getattr(said, name) for name in LEVER_OPTIONS}
     options = PlaceOptions(said.cluster, update_frames=said.update_frames, **levers)
