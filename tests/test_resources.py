@@ -496,6 +496,24 @@ def test_a_damaged_cache_is_told_of_once_and_done_without(tmp_path: Path, caplog
     assert path.read_bytes() == b"no database" * 1000
 
 
+def test_what_is_prepared_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    circuits = [Circuit("pipe", {"x": bits, "y": bits}, _pipe) for bits in (8, 16)]
+    wanted, read = {circuit.key: circuit for circuit in circuits}, []
+    Estimator(tmp_path / "resources.sqlite").prepare(wanted)
+    load = Kept.load
+
+    def count(self: Kept, key: str) -> Any:
+        read.append(key)
+        return load(self, key)
+
+    monkeypatch.setattr(Kept, "load", count)
+    estimator = Estimator(tmp_path / "resources.sqlite")
+    estimator.prepare(wanted)
+    for circuit in circuits:
+        estimator.block(circuit.configuration, circuit.widths, circuit.build)
+    assert read == list(wanted)
+
+
 def test_a_cache_that_another_process_locks_is_done_without(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "resources.sqlite"
     contents = Estimator(path).block("pipe", {"x": 8, "y": 8}, _pipe)

@@ -40,8 +40,8 @@ from hdl.tensor import Port
 from hdl.unit import Unit
 from placement.problem.network import WORDS_ALLOWED_CYCLES
 
-# words that a receiver's FIFO holds at least: those of one MLAB.  New weights, which pass once a batch, wait for credits
-# all the way; with half of it the tail of a batch of ResNet-18 on eleven FPGAs is twice as long
+# words that a receiver's FIFO holds at least: those of one MLAB, since new weights, which pass once a batch, wait for
+# credits all the way, and a batch for them
 LEAST_LINK_WORDS = 32
 # cycles that buffers allow for between leaving one FPGA and arriving at the next, where nothing is said of the network
 NETWORK_CYCLES = WORDS_ALLOWED_CYCLES

@@ -101,9 +101,7 @@ class Estimator:
 
         ``on_done`` gets the number of circuits that just became known; what it raises ends the work, and what is known
         by then is kept."""
-        missing = {
-            key: circuit for key, circuit in wanted.items() if key not in self._known and not self._kept.load(key)
-        }
+        missing = {key: circuit for key, circuit in wanted.items() if not self._is_known(key)}
         on_done(len(wanted) - len(missing))
         # closed at once when it is interrupted, also where the traceback of that lives on
         with closing(in_processes(_elaborated, missing, LEAST_TO_START)) as results:
