@@ -48,9 +48,13 @@ from hdl.recipe import Recipe, Schedule
 ROOT = Path(__file__).parents[1]
 STORE = ROOT / "benchmarks" / "learning.json"
 RECIPE = ROOT / "examples" / "digits" / "recipe.toml"
-# images, and epochs on them; whole networks take a hundred times as long: some 200 updates on either
+# images, and epochs on them; whole networks, of which an update takes a hundred times as long, see them less often: as
+# often as they take to come to where float hardly learns more
 DATA: Mapping[str, int] = {"digits": 5, "mnist5k": 3}
-WHOLE_EPOCHS: Mapping[str, int] = {"digits": 2, "mnist5k": 1}
+WHOLE_EPOCHS: Mapping[str, Mapping[str, int]] = {
+    "ResNet-18, 32x32": {"digits": 2, "mnist5k": 1},
+    "MobileNetV2, 32x32": {"digits": 5, "mnist5k": 2},
+}
 NETWORKS = (*FAMILIES, *WHOLE)
 # what differs from the recipe of the digits: 0.999 remembers statistics for 60 batches, a quarter of all there are, and
 # those of so many norms then lag behind the weights, in float as well
@@ -90,7 +94,7 @@ class Run:
     @property
     def epochs(self) -> int:
         """How often each image is seen."""
-        return (WHOLE_EPOCHS if self.whole else DATA)[self.data]
+        return WHOLE_EPOCHS.get(self.network, DATA)[self.data]
 
     @property
     def name(self) -> str:

@@ -84,6 +84,30 @@ def test_gradient_is_the_diagonal_of_a_convolutions(seed: int) -> None:
     np.testing.assert_allclose(given[:, 0], np.einsum("ccij->cij", full), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64])
+def test_sums_are_those_of_patches_and_the_same_on_every_core(dtype: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = {"height": 13, "width": 12, "channels": 40, "kernel": (3, 2), "dilation": (2, 1), "padding": (1, 0, 2, 1)}
+    forward, error, gradient = (kind(**shape, stride=(2, 1)) for kind in ENGINES)  # type: ignore[arg-type]
+    rng, window = np.random.default_rng(8), forward.window
+    x, e = (rng.normal(size=(9, *size, 40)) * 99 for size in ((13, 12), window.output))
+    x, e, w = (values.astype(dtype) for values in (x, e, rng.normal(size=(40, 1, 3, 2)) * 9))
+    taps, patches = w.reshape(40, 6).T, window.patches(x)
+    wanted = (
+        (patches * taps).sum(3),
+        window.scatter(e[:, :, :, None] * taps),
+        (patches * e[:, :, :, None]).sum((0, 1, 2)).T.reshape(w.shape),
+    )
+    found = []
+    for cores in ({0}, {0, 1, 2, 3}):
+        monkeypatch.setattr("os.sched_getaffinity", lambda _, cores=cores: cores)
+        found.append((forward.sums(x, w), error.sums(e, w), gradient.sums(x, e)))
+    close = 1e-4 if dtype is np.float32 else 1e-12
+    for one, many, right in zip(*found, wanted, strict=True):
+        assert one.dtype == dtype
+        np.testing.assert_array_equal(one, many)
+        np.testing.assert_allclose(one, right, rtol=close, atol=close * np.abs(right).max())
+
+
 def test_golden_gradient_is_rounded_by_less_than_a_step_without_bias() -> None:
     layer = DepthwiseConvGradient(
         height=6, width=6, channels=64, kernel=(3, 3), recipe=Recipe(batch=2), g_fixed=Fixed(24, 12)

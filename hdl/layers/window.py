@@ -18,6 +18,10 @@ from hdl.engine.window.walk import SharedAxis
 
 Number = TypeVar("Number", np.int64, np.float64)
 
+Pair = tuple[int, int]
+# pairs, of rows and columns: kernel, stride, dilation, padding in front
+Geometry = tuple[Pair, Pair, Pair, Pair]
+
 # bytes of one matrix of patches; more frames than fit are done one chunk after another
 CHUNK_BYTES = 1 << 22
 
@@ -64,6 +68,11 @@ class Window(Kernel):
         )
 
     @property
+    def geometry(self) -> Geometry:
+        """As compiled loops want it."""
+        return self.kernel, self.stride, self.dilation, self.padding[:2]
+
+    @property
     def taps(self) -> int:
         """Kernel positions."""
         return self.kernel[0] * self.kernel[1]
@@ -82,7 +91,7 @@ class Window(Kernel):
             as_they_are = np.ascontiguousarray(maps, dtype or maps.dtype)
             return as_they_are.reshape(len(maps), *self.output, 1, maps.shape[3])
         found = np.empty((len(maps), *self.output, self.taps, maps.shape[3]), dtype or maps.dtype)
-        gather(np.ascontiguousarray(maps), self.kernel, self.stride, self.dilation, self.padding[:2], found)
+        gather(np.ascontiguousarray(maps), *self.geometry, found)
         return found
 
     def scatter(self, patches: npt.NDArray[Number]) -> npt.NDArray[Number]:
@@ -93,7 +102,7 @@ class Window(Kernel):
             return np.ascontiguousarray(patches).reshape(len(patches), self.height, self.width, patches.shape[4])
         found = np.zeros((len(patches), self.height, self.width, patches.shape[4]), patches.dtype)
         given = np.ascontiguousarray(patches)
-        scatter(given, self.kernel, self.stride, self.dilation, self.padding[:2], found)
+        scatter(given, *self.geometry, found)
         return found
 
     def chunks(self, frames: int, channels: int) -> Iterator[slice]:

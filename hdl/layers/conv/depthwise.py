@@ -10,7 +10,8 @@ every convolution: `hdl.layers.conv.engine`, `hdl.layers.conv.roles`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar
@@ -28,10 +29,14 @@ from hdl.layers.conv.engine import SHARE_BITS, Example, WindowEngine
 from hdl.layers.conv.examples import depthwise_examples
 from hdl.layers.conv.roles import ErrorEngine, ForwardEngine, GradientEngine, WeightedEngine
 from hdl.layers.meaning import Tape
+from hdl.layers.window import Geometry
 from hdl.parts.part import Part, block_share
 from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream
 from hdl.tensor import Tile
+from hdl.threads import in_ranges
+
+Kernel = Callable[[int, int, Any, Any, Geometry, Any], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,9 +76,16 @@ class _DepthwiseEngine(WindowEngine):
         """A kernel a channel."""
         return narrow.ChannelCorrelation(self.window, 1, self.channels, shift, target, self.transposed)
 
-    def _by_tap(self, weights: Any) -> Any:
-        """Weights as (taps, channels)."""
-        return weights.reshape(self.channels, self.window.taps).T
+    def _by_frame(self, kernel: Kernel, maps: Any, weights: Any, shape: tuple[int, int, int]) -> Any:
+        """Sums of products of maps and weights, ``shape`` a frame, by one of `hdl.layers.conv.depthwise_kernel`."""
+        by_tap = np.ascontiguousarray(weights.reshape(self.channels, self.window.taps).T)
+        given, found = np.ascontiguousarray(maps), np.zeros((len(maps), *shape), np.result_type(maps, weights))
+
+        def work(first: int, end: int) -> None:
+            kernel(first, end, given, by_tap, self.window.geometry, found)
+
+        in_ranges(work, len(maps), self.window.taps * math.prod(shape))
+        return found
 
     @classmethod
     def example_fields(cls) -> list[Example]:
@@ -105,7 +117,9 @@ class DepthwiseConv(ForwardEngine, _DepthwiseEngine):
 
     def sums(self, x: Any, w: Any) -> Any:
         """y, exactly."""
-        return np.einsum("fhwtc,tc->fhwc", self.window.patches(x), self._by_tap(w))
+        from hdl.layers.conv.depthwise_kernel import forward
+
+        return self._by_frame(forward, x, w, (*self.window.output, self.channels))
 
     def backward(self, tape: Tape) -> None:
         """Gradient engine and error engine."""
@@ -127,7 +141,9 @@ class DepthwiseConvError(ErrorEngine, _DepthwiseEngine):
 
     def sums(self, e: Any, w: Any) -> Any:
         """dx, exactly."""
-        return self.window.scatter(e[:, :, :, None] * self._by_tap(w))
+        from hdl.layers.conv.depthwise_kernel import error
+
+        return self._by_frame(error, e, w, (self.window.height, self.window.width, self.channels))
 
     def circuit(
         self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
@@ -147,11 +163,14 @@ class DepthwiseConvGradient(GradientEngine, _DepthwiseEngine):
         """g, exactly; of codes sums of cut products."""
         if not self.cut and x.dtype == np.int64 and narrow.is_narrow(self.x_fixed, self.e_fixed):
             return narrow.channel_gradient(self.window, x, e)
-        patches = self.window.patches(x)
         if self.cut and x.dtype == np.int64:
-            products = cut_product(patches * e[:, :, :, None], self.cut)
+            products = cut_product(self.window.patches(x) * e[:, :, :, None], self.cut)
             return products.sum((0, 1, 2)).T.reshape(self.weight_shape)
-        return np.einsum("fhwtc,fhwc->ct", patches, e).reshape(self.weight_shape)
+        from hdl.layers.conv.depthwise_kernel import gradient as add_gradient
+
+        found = np.zeros((self.window.taps, self.channels), np.result_type(x, e))
+        add_gradient(np.ascontiguousarray(x), np.ascontiguousarray(e), self.window.geometry, found)
+        return found.T.reshape(self.weight_shape)
 
     def circuit(
         self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
