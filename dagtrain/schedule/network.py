@@ -130,9 +130,14 @@ class Transfer:
         return float(np.interp(self.sent + 1, self.counts, self.offered))
 
     @property
+    def through(self) -> bool:
+        """Whether all pieces have arrived."""
+        return bool(self.sent >= self.ends[-1])
+
+    @property
     def flow(self) -> Flow | None:
         """How the tensor arrives, once all pieces have."""
-        if self.sent < self.ends[-1]:
+        if not self.through:
             return None
         words, cycles = self.arrived[0]
         if len(self.arrived) > 1:
@@ -163,9 +168,12 @@ class Network:
         for edge, hop in hops.items():
             self.leaving[hop.target][edge, True] = len(self.leaving[hop.target])
 
+        # edge -> when the tensor that crosses was first offered
+        self.crossing: dict[str, float] = {}
+
         def ports(streams: Mapping[str, Sized]) -> dict[str, Calendar]:
             return {
-                device: Calendar(width, rate, Merges.of(len(streams[device])) if turns else ONE_STREAM)
+                device: Calendar(width, rate, Merges.of(len(streams[device])) if turns else ONE_STREAM, self.crossing)
                 for device, rate in rates.items()
             }
 
@@ -188,6 +196,7 @@ class Network:
     def carry(self, edge: str, transfer: Transfer) -> None:
         """The next piece of a tensor passes."""
         hop, sent = transfer.hop, transfer.sent
+        self.crossing.setdefault(edge, float(transfer.offered[0]))
         end = transfer.ends[len(transfer.arrived)]
         counts, offered = transfer.counts, transfer.offered
         if len(transfer.ends) > 1 or counts[0] > 1:
@@ -204,6 +213,8 @@ class Network:
         self._receive(hop.source, hop.target, back, there + hop.cycles)
         transfer.arrived.append((counts, there))
         transfer.sent, self.last[edge] = float(end), float(left[-1])
+        if transfer.through:
+            del self.crossing[edge]
 
 
 @njit(cache=True)

@@ -14,7 +14,7 @@ then take their turns in the bins behind.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,8 +25,10 @@ from hdl.link.format import merged_pairs
 
 # bins of a calendar in a frame
 BINS_PER_FRAME = 256
-# frames for which words in turns may still come, after others that came later: what is before is forgotten
+# frames for which words in turns may still come, after others that came later and with those of tensors that still
+# cross: what is before is forgotten, and of long tensors what would take more bytes
 KEPT_FRAMES = 16
+KEPT_BYTES = 1 << 25
 # below which part of a word nothing is left to send
 NO_WORD = 1e-6
 # … and nothing differs
@@ -82,6 +84,8 @@ class Calendar:
     # words a cycle
     rate: float
     merges: Merges = ONE_STREAM
+    # stream -> when the tensor that crosses was first offered: what its consumer makes of it comes from then on
+    crossing: Mapping[str, float] = field(default_factory=dict)
     # the first bin that is kept; words of each stream and through each merge in it and those behind
     first: int = 0
     used: FloatArray = field(init=False)
@@ -109,8 +113,10 @@ class Calendar:
         return passed
 
     def _reach(self, begin: int, last: int) -> None:
-        """Makes bins up to the last one.  Of streams in turns, words come about in the order of time."""
-        past = begin - KEPT_FRAMES * BINS_PER_FRAME - self.first
+        """Makes bins up to the last one.  Of streams in turns, tensors come about in the order of time."""
+        since = min([begin, *(int(cycle // self.width) for cycle in self.crossing.values())])
+        most = KEPT_BYTES // (self.used.itemsize * self.used.shape[1])
+        past = max(since - KEPT_FRAMES * BINS_PER_FRAME, last - most) - self.first
         if self.merges is not ONE_STREAM and 2 * past > len(self.used):
             self.used = self.used[past:].copy()
             self.first += past
