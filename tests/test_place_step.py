@@ -608,6 +608,28 @@ def test_the_rate_of_training_in_whole_batches_stands_before_the_pace_inside_one
     assert "frames/s inside a batch" in said[1]
 
 
+def test_the_warning_of_a_deep_pipeline_says_what_its_staleness_would_bring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick_costs(monkeypatch)
+
+    def trained(name: str, staleness: int) -> tuple[float, dict[str, Any]]:
+        case = new_case(tmp_path / name)
+        recipe = case.write("recipe.toml", f"batch = 16\nstaleness = {staleness}\n")
+        assert case.step("import", "--recipe", recipe).code == 0
+        assert case.step("place").code == 0
+        return load_plan(case.workspace).throughput_fps, json.loads((case.out / "place" / "place.json").read_text())
+
+    slow, meta = trained("slow", 0)
+    (warning,) = meta["warnings"]
+    staleness, said = re.search(r"with a staleness of (\d+) it would get ([\d,]+),", warning).groups()
+    assert int(staleness) == meta["needed_staleness"] > 0
+    fast, meta = trained("fast", int(staleness))
+    assert meta["warnings"] == []
+    assert float(said.replace(",", "")) == pytest.approx(fast, rel=0.01)
+    assert fast > 1.05 * slow
+
+
 @pytest.mark.slow
 def test_a_sweep_has_the_same_bytes_whoever_plans(tmp_path: Path) -> None:
     swept = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,13 @@ from dagtrain.flow.workspace import COMMANDS, SCHEMA_VERSION, MissingStep, Works
 from dagtrain.graph.ir import Graph
 from dagtrain.graph.storage import save_graph
 from dagtrain.passes.form import Form
-from dagtrain.planning.choices import folded_graph, plan_pace
+from dagtrain.planning.choices import Pace, folded_graph, plan_pace
 from dagtrain.planning.former import FormedPlan
+from dagtrain.planning.rate import wired
 from dagtrain.planning.results import Planned, Searched, Start
 from dagtrain.rates import rate_text
 from dagtrain.schedule.schedule import needed_staleness, schedule
+from dagtrain.schedule.wired import Wired
 from hdl.errors import DagtrainError
 from hdl.records import first
 from placement.problem.cluster import Cluster, read_cluster, with_mtu
@@ -139,37 +142,34 @@ def write_placed(folder: Path, found: FormedPlan, imported: Graph, devices: Path
 
 
 def _meta(found: FormedPlan, planned: Planned, searched: Searched, cluster: Cluster) -> dict[str, object]:
-    graph = found.graph
-    staleness = _needed_staleness(graph, planned.plan, cluster)
+    laid = wired(planned.plan, found.graph, cluster)
+    staleness = _needed_staleness(laid, plan_pace(planned.plan), cluster)
     return {
         "schema_version": SCHEMA_VERSION,
         "needed_staleness": staleness,
-        "warnings": [*found.warnings, *_warnings(graph, planned.plan, staleness)],
+        "warnings": [*found.warnings, *_warnings(laid, planned.plan, staleness)],
         "levels": list(searched.levels),
         "finished": searched.finished,
     }
 
 
-def _needed_staleness(graph: Graph, plan: Plan, cluster: Cluster) -> int:
-    placed = {item.item: item.device for item in plan.items}
-    folded = folded_graph(graph, plan)
-    delays = {
-        edge: cluster.network_cycles
-        for edge, producer, _source, consumer, _sink in folded.edges
-        if placed[producer.name] != placed[consumer.name]
-    }
-    pace = plan_pace(plan)
-    return needed_staleness(folded, schedule(folded, pace.interval, delays, pace.periods), delays)
+def _needed_staleness(laid: Wired, pace: Pace, cluster: Cluster) -> int:
+    delays = dict.fromkeys(laid.hops, cluster.network_cycles)
+    return needed_staleness(laid.graph, schedule(laid.graph, pace.interval, delays, pace.periods), delays)
 
 
-def _warnings(graph: Graph, plan: Plan, needed: int) -> list[str]:
+def _warnings(laid: Wired, plan: Plan, needed: int) -> list[str]:
     """What a user should know about the plan beside its numbers."""
-    recipe = graph.recipe
+    recipe = laid.graph.recipe
     if recipe.staleness >= needed:
         return []
+    most = min(needed, recipe.batch)
+    patient = replace(laid, graph=replace(laid.graph, recipe=replace(recipe, staleness=most))).batch_time
+    with_needed = plan.clock_hz / float(max(patient.cycles_per_frame, plan.cycles_per_frame))
     lost = 1 - plan.throughput_fps / plan.steady_fps
     return [
         f"warning: the placed pipeline is {needed} frames deep, the recipe's staleness is {recipe.staleness}: each "
         f"batch of {recipe.batch} waits for its weights, and training gets {lost:.0%} less than the "
-        f"{rate_text(plan.steady_fps)} frames/s inside a batch; raise the recipe's staleness or batch"
+        f"{rate_text(plan.steady_fps)} frames/s inside a batch; with a staleness of {most} it would get "
+        f"{rate_text(with_needed)}, and larger batches wait less often"
     ]
