@@ -234,7 +234,11 @@ def test_levels_lie_between_what_is_known_and_what_is_wanted() -> None:
     assert between(100, 100, 3) == []
     assert between(100, 1600, 3) == [200, 400, 800]
     assert between(100, 1600, 3, known=[400, 2000]) == [566, 800, 1131]
-    assert slower(100, [90, 150]) == [100, 103, 107, 110, 113, 116, 120, 123, 150]
+    small = [100, 103, 107, 110, 113, 116, 120, 123]
+    assert slower(100, []) == slower(100, [90]) == small
+    # no pace is left out where the next level priced is far
+    assert slower(100, [90, 150]) == [*small, 148, 150]
+    assert slower(100, [90, 300, 150]) == [*small, 148, 150, 178, 214, 257, 300]
     # what hardly differs from the plan is not worth pricing
     assert between(9_960, 10_000, 3) == []
     assert between(9_900, 10_000, 1) == [9950]

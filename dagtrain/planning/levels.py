@@ -19,6 +19,8 @@ LEAST_RATIO = 1.005
 # steps by which a placement may slow down to make room for its network ports
 LINK_STEPS = 8
 SLOWER_RATIO = 1.03
+# and further ones to levels that were priced
+FAR_RATIO = 1.2
 # multipliers of 16-bit operands in a DSP block of every part
 MULTIPLIERS_PER_DSP = 2
 
@@ -75,8 +77,10 @@ def predicted_cycles(slow: int, level: PricedLevel, problem: Problem) -> int:
 
 
 def slower(cycles: int, levels: Sequence[int]) -> list[int]:
-    """``cycles``, the slower ones among ``levels``, and small steps."""
+    """``cycles``, the slower ones among ``levels``, small steps, and larger ones to the slowest of these levels."""
     steps = [math.ceil(cycles * SLOWER_RATIO**step) for step in range(LINK_STEPS)]
+    while steps[-1] * FAR_RATIO < max(levels, default=0):
+        steps.append(math.ceil(steps[-1] * FAR_RATIO))
     return sorted({*steps, *(level for level in levels if level > cycles)})
 
 
