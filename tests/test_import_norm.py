@@ -292,3 +292,53 @@ def test_folding_says_what_it_folded(tmp_path: Path) -> None:
     nodes.append(node("BatchNormalization", f"e {VECTORS}", "m"))
     found = import_with_notes(save(net(*nodes, constants=BEFORE), tmp_path), norm=NormMode.NONE)
     assert fates(found) == {"n_node": Fate.FOLDED, "e_node": Fate.FOLDED}
+
+
+# ---- of features
+
+
+FEATURES = {
+    "a": RNG.standard_normal((3, 8)),
+    "at": RNG.standard_normal((8, 3)),
+    "b": RNG.standard_normal((1, 3)),
+    "scale": RNG.uniform(0.5, 2, 3),
+    "shift": RNG.standard_normal(3),
+    "mean": RNG.standard_normal(3),
+    "variance": RNG.uniform(0.5, 2, 3),
+    "last": RNG.standard_normal((4, 3)),
+    "axes": np.array([2]),
+}
+OF_FEATURES = node("BatchNormalization", f"g {VECTORS}", "n")
+SCORES = [node("Relu", "n", "r"), node("Gemm", "r last", "y", transB=1)]
+
+
+@pytest.mark.parametrize("mode", NormMode)
+@pytest.mark.parametrize(
+    ("nodes", "folded"),
+    [
+        ([node("Gemm", "x a b", "g", transB=1, beta=0.5, alpha=2.0), OF_FEATURES], ["Conv", "Bias"]),
+        ([node("Gemm", "x at", "g"), OF_FEATURES], ["Conv", "Bias"]),
+        ([node("MatMul", "x at", "p"), node("Add", "p b", "g"), OF_FEATURES], ["Conv", "Bias", "DepthwiseConv", "Bias"]),
+        # older exporters have three axes for BatchNorm1d
+        (
+            [
+                node("Gemm", "x a b", "p", transB=1),
+                node("Unsqueeze", "p axes", "g"),
+                node("BatchNormalization", f"g {VECTORS}", "u"),
+                node("Squeeze", "u axes", "n"),
+            ],
+            ["Conv", "Bias", "DepthwiseConv", "Bias"],
+        ),
+    ],
+    ids=["gemm", "gemm without bias", "matmul", "three axes"],
+)
+def test_normalisation_of_features_is_imported_in_every_mode(
+    nodes: list[Any], folded: list[str], mode: NormMode, tmp_path: Path
+) -> None:
+    proto = model([*nodes, *SCORES], FEATURES, ("N", 8))
+    imported = import_with_notes(save(proto, tmp_path), norm=mode)
+    image = np.random.default_rng(35).standard_normal((2, 8))
+    if mode is NormMode.NONE:
+        assert [type(item.layer).__name__ for item in imported.graph.nodes[1:-3]] == folded
+    if mode in (NormMode.NONE, NormMode.FROZEN):
+        assert_close(forward(imported.graph, image.reshape(2, 8, 1, 1)), evaluate(proto, image), 1e-6)

@@ -245,9 +245,15 @@ def fold_norm(model: OnnxModel) -> tuple[OnnxModel, tuple[NormChoice, ...]]:
             )
             continue
         old = constants[before.inputs[2]].astype(np.float64) if _has_bias(before) else 0.0
-        constants[weight] = constants[before.inputs[1]].astype(np.float64) * scale.reshape(-1, 1, 1, 1)
+        attributes = dict(before.attributes)
+        if before.op == "Gemm":
+            old = np.reshape(old * attributes.pop("beta", 1.0), -1)
+        by_filter = [1] * constants[before.inputs[1]].ndim
+        by_filter[_filter_axis(before)] = -1
+        constants[weight] = constants[before.inputs[1]].astype(np.float64) * scale.reshape(by_filter)
         constants[bias] = scale * old + shift
-        nodes[before.name] = replace(before, inputs=(before.inputs[0], weight, bias), outputs=node.outputs[:1])
+        inputs = (before.inputs[0], weight, bias)
+        nodes[before.name] = replace(before, inputs=inputs, outputs=node.outputs[:1], attributes=attributes)
         del nodes[node.name]
         choices.append(NormChoice(safe(before.label), Fate.FOLDED, "by its running statistics"))
     return replace(model, nodes=tuple(nodes.values()), constants=constants), tuple(choices)
@@ -273,10 +279,18 @@ def freeze_norm(model: OnnxModel) -> tuple[OnnxModel, tuple[NormChoice, ...]]:
 
 
 def _can_take(before: OnnxNode, model: OnnxModel, constants: Mapping[str, Array], channels: int) -> bool:
-    """Whether the node before is a convolution with known weights that nobody else reads."""
-    if before.op != "Conv" or not _is_known(before, constants) or model.uses[before.outputs[0]] != 1:
+    """Whether the node before is a convolution or a Gemm with known weights that nobody else reads."""
+    axes = {"Conv": 4, "Gemm": 2}.get(before.op)
+    if axes is None or not _is_known(before, constants) or model.uses[before.outputs[0]] != 1:
         return False
-    return constants[before.inputs[1]].ndim == 4 and constants[before.inputs[1]].shape[0] == channels
+    weight = constants[before.inputs[1]]
+    bias = constants[before.inputs[2]].size if _has_bias(before) else channels
+    return weight.ndim == axes and weight.shape[_filter_axis(before)] == channels and bias in (1, channels)
+
+
+def _filter_axis(node: OnnxNode) -> int:
+    """Which axis of its weights goes over its filters, or outputs."""
+    return 1 if node.op == "Gemm" and not node.attributes.get("transB", 0) else 0
 
 
 def _affine(node: OnnxNode, constants: Mapping[str, Array]) -> tuple[Array, Array]:

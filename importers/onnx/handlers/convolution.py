@@ -49,7 +49,9 @@ def conv(node: OnnxNode, state: Lowering) -> None:
             **window.fields,
             recipe=state.recipe,
         )
-    y = state.emit(node, layer, {"x": x}, {"w": weight}, name)
+    # of a vector, which has fewer axes or more, it makes another one
+    view = None if len(x.shape) == 4 else (state.batch, filters, *x.shape[2:])
+    y = state.emit(node, layer, {"x": x}, {"w": weight}, name, view=view)
     state.give(node, add_bias(node, state, y, 2, name) if state.has(node, 2) else y)
 
 
