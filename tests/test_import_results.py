@@ -56,12 +56,35 @@ def labelled(proto: ModelProto) -> ModelProto:
             ["y", "p"],
             ["node best_node (ArgMax)", "node p_node (Softmax)"],
         ),
+        (
+            [node("Softmax", "scores", "p"), node("TopK", "p two", "value place")],
+            ["value", "place"],
+            ["node value_node (TopK)", "node p_node (Softmax)"],
+        ),
+        (
+            [node("SoftmaxCrossEntropyLoss", "scores labels", "mean"), node("Identity", "mean", "loss")],
+            ["loss"],
+            ["node mean_node (Softm"],
+        ),
+        ([node("Softmax", "scores", "p"), node("Log", "p", "y")], ["y"], ["node y_node (Log)"]),
+        # a loss spelt out, beside the scores
+        (
+            [
+                node("LogSoftmax", "scores", "log"),
+                node("Unsqueeze", "labels one", "column"),
+                node("GatherElements", "log column", "picked", axis=1),
+                node("ReduceMean", "picked", "mean", keepdims=0),
+                node("Neg", "mean", "loss"),
+            ],
+            ["loss", "scores"],
+            ["output loss was dropped"],
+        ),
     ],
 )
 def test_losses_and_decisions_are_dropped_with_a_note(
     ends: Sequence[NodeProto], outputs: list[str], dropped: list[str], tmp_path: Path
 ) -> None:
-    proto = model([*SCORES, *ends], {"w": W}, outputs=outputs)
+    proto = model([*SCORES, *ends], {"w": W, "two": np.array([2]), "one": np.array([1])}, outputs=outputs)
     if "labels" in str(ends):
         labelled(proto)
     found = imported(proto, tmp_path)
@@ -69,6 +92,21 @@ def test_losses_and_decisions_are_dropped_with_a_note(
     assert [note.startswith(start) for note, start in zip(found.notes, dropped, strict=True)] == [True] * len(dropped)
     image = RNG.standard_normal((2, 2, 6, 6))
     assert_close(forward(found.graph, image), evaluate(BEFORE, image), 1e-5)
+
+
+def test_a_loss_spelt_out_without_the_scores_beside_it_is_named_and_nothing_else(tmp_path: Path) -> None:
+    loss = [node("Sub", "scores labels", "d"), node("Mul", "d d", "e"), node("ReduceMean", "e", "loss", keepdims=0)]
+    proto = model([*SCORES, *loss], {"w": W}, outputs=["loss"])
+    proto.graph.input.append(helper.make_tensor_value_info("labels", TensorProto.FLOAT, ["N", 3]))
+    with pytest.raises(ImportProblem) as caught:
+        imported(proto, tmp_path)
+    assert [(problem.where, problem.what, problem.cure) for problem in caught.value.problems] == [
+        (
+            "",
+            "has 2 inputs (x, labels)",
+            "export a model with one input, the image; if the others are labels that a loss reads, without the loss",
+        )
+    ]
 
 
 def test_a_loss_that_weighs_classes_is_refused(tmp_path: Path) -> None:

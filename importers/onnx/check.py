@@ -60,13 +60,17 @@ def check_model(proto: ModelProto, path: Path, problems: Problems, auxiliary: fl
     given = {tensor.name for tensor in proto.graph.initializer}
     nodes = tuple(OnnxNode.from_proto(item, name, module) for name, module, item in protos)
     _made_once(nodes, problems)
-    result = choose_result([item.name for item in proto.graph.output], nodes, given, problems, auxiliary)
+    outputs = [item.name for item in proto.graph.output]
+    inputs = [item.name for item in proto.graph.input if item.name not in given]
+    result = choose_result(outputs, nodes, inputs, given, problems, auxiliary)
     live = leading_to(result.tensors, nodes)
     notes = [*result.notes, *_dropped(proto, result.tensor, nodes, live)]
     read = {name for node in live for name in node.inputs if name} | {*result.tensors}
     constants, damaged = _constants(proto, read, problems)
     image, shape, is_fixed = _image(proto, given, read, problems)
     live = _well_formed(live, {name: item for name, _, item in protos}, opset, problems)
+    # further inputs have a problem of their own
+    damaged = (*damaged, *(name for name in inputs if name in read and name != image))
     lost = _references(live, {*constants, *damaged, image}, result.tensors, problems)
     live = (*(OnnxNode(f"lost {name}", LOST, (), (name,)) for name in (*damaged, *lost)), *live)
     ordered, cycle = sort_nodes(live)
@@ -204,7 +208,8 @@ def _image(proto: ModelProto, given: set[str], read: set[str], problems: Problem
     inputs = [item for item in inputs if item.name in read] or inputs
     if len(inputs) != 1:
         names = ", ".join(item.name for item in inputs) or "none"
-        problems.add("", f"has {len(inputs)} inputs ({names})", "export a model with one input, the image")
+        labels = "; if the others are labels that a loss reads, without the loss" if inputs else ""
+        problems.add("", f"has {len(inputs)} inputs ({names})", f"export a model with one input, the image{labels}")
     if not inputs:
         return "", UNSIZED, False
     shape, is_fixed = _image_shape(inputs[0], problems)

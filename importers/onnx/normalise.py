@@ -236,13 +236,17 @@ def _stand_in(node: OnnxNode, opset: int) -> OnnxNode:
 
 
 def drop_final_softmax(model: OnnxModel) -> OnnxModel:
-    """A Softmax or LogSoftmax that makes a result vanishes: the loss holds it."""
+    """A Softmax, LogSoftmax, or Log of a Softmax that makes a result vanishes: the loss holds it."""
     for name in model.results:
         last = model.producers.get(name)
+        dropped = [] if last is None else [last]
+        if last is not None and last.op == "Log" and model.uses[last.inputs[0]] == 1:
+            last = model.producers.get(last.inputs[0])
+            dropped += [] if last is None or last.op != "Softmax" else [last]
         if last is None or last.op not in ("Softmax", "LogSoftmax") or last.attributes.get("axis", -1) not in (-1, 1):
             continue
-        note = f"{last} at the end was dropped: the loss (softmax with cross-entropy) holds it"
-        model = without(model, {last.name}).noted(note)
+        note = f"{dropped[0]} at the end was dropped: the loss (softmax with cross-entropy) holds it"
+        model = without(model, {node.name for node in dropped}).noted(note)
     return model
 
 

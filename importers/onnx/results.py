@@ -15,12 +15,14 @@ from importers.onnx.problems import Problems
 # losses that read class scores, or their logarithms, first
 LOSSES = {"SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"}
 # what turns class scores into a decision
-DECISIONS = {"ArgMax", "ai.onnx.ml.ZipMap"}
+DECISIONS = {"ArgMax", "TopK", "ai.onnx.ml.ZipMap"}
 # what stands between a decision and the result, on the way of its one computed input
 AFTER_DECISIONS = {
     "Identity", "Cast", "Reshape", "Squeeze", "Flatten", "Gather", "ai.onnx.ml.ArrayFeatureExtractor",
     "ai.onnx.ml.LabelEncoder",
 }  # fmt: skip
+# what may stand between a loss and the result
+AFTER_LOSSES = {"Identity", "Cast", "Reshape", "Squeeze"}
 # each such node is a module by itself
 TRAINED = {"Conv", "Gemm", "MatMul", "BatchNormalization"}
 
@@ -44,12 +46,14 @@ class Result:
 def choose_result(
     outputs: Sequence[str],
     nodes: Sequence[OnnxNode],
+    inputs: Collection[str],
     constants: Collection[str],
     problems: Problems,
     auxiliary: float = 0.0,
 ) -> Result:
     """The result of the main head: that which most nodes with weights lead to, the first of equals.
 
+    Those that read more ``inputs`` than one, where others do not, are losses.
     Others that have weights of their own are auxiliary heads, which stay where their losses count (``auxiliary``); that
     there are none then goes to ``problems``."""
     producers = {name: node for node in nodes for name in node.outputs if name}
@@ -61,6 +65,7 @@ def choose_result(
     if not scores:
         problems.add("", "has 0 outputs (none)", "export a model with one output, the class scores")
         return Result("")
+    scores = _without_labels(scores, nodes, inputs, notes)
     trained = {name: sum(node.op in TRAINED for node in leading_to([name], nodes)) for name in scores}
     main = max(scores, key=trained.__getitem__)
     kept = {node.name for node in leading_to([main], nodes)}
@@ -83,6 +88,23 @@ def choose_result(
     return Result(main, tuple(dict.fromkeys(notes)), tuple(heads))
 
 
+def _without_labels(
+    scores: dict[str, None], nodes: Sequence[OnnxNode], inputs: Collection[str], notes: list[str]
+) -> dict[str, None]:
+    """Those that are computed of one input, the image, if there are any: what reads labels beside it is a loss."""
+    read = {
+        name: {name, *(tensor for node in leading_to([name], nodes) for tensor in node.inputs)}.intersection(inputs)
+        for name in scores
+    }
+    alone = {name: None for name in scores if len(read[name]) == 1}
+    if not alone:
+        return scores
+    for name in scores:
+        if name not in alone and read[name]:
+            notes.append(f"output {name} was dropped: it reads {', '.join(sorted(read[name]))}, as a loss does")
+    return alone
+
+
 def _scores(
     output: str,
     producers: Mapping[str, OnnxNode],
@@ -96,6 +118,8 @@ def _scores(
         notes.append(f"{decision} at the end was dropped: training needs the class scores, not the decision")
         return decision.inputs[0]
     node = producers.get(output)
+    while node is not None and node.op in AFTER_LOSSES:
+        node = producers.get(node.inputs[0])
     if node is not None and node.op in LOSSES:
         if len(node.inputs) > 2 and node.inputs[2]:
             what = f"weighs classes by {node.inputs[2]}, which the loss here (softmax with cross-entropy) does not"
