@@ -237,7 +237,9 @@ def _bytes() -> ModelProto:
     return proto
 
 
-@case("two inputs", r"has 2 inputs \(x, z\); export a model with one input, the image; if the others are labels that .*")
+@case(
+    "two inputs", r"has 2 inputs \(x, z\); export a model with one input, the image; if the others are labels that .*"
+)
 def _two_inputs() -> ModelProto:
     proto = model([node("Relu", "x", "r"), node("Add", "r z", "m"), *HEAD], {"w": W})
     proto.graph.input.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, [1, 2, 6, 6]))
@@ -532,19 +534,24 @@ def _mean() -> ModelProto:
     return model([node("ReduceMean", "x", "m", axes=[1]), *HEAD], {"w": np.ones((3, 36))})
 
 
+V = np.ones((3, 2))
+POOLED = (
+    node("Sigmoid", "r", "m"),
+    node("GlobalAveragePool", "m", "p1"),
+    node("Flatten", "p1", "f"),
+    node("Gemm", "f v", "y", transB=1),
+)
+
+
 def _pad(pads: list[int], **attributes: Any) -> ModelProto:
-    return model(
-        [node("Pad", "x p", "r", **attributes), node("Sigmoid", "r", "m"), *HEAD], {"p": np.array(pads), "w": W}
-    )
+    return model([node("Pad", "x p", "r", **attributes), *POOLED], {"p": np.array(pads), "v": V})
 
 
 @case(
     "rows turned round", r"node r_node \(Gather\): gathers \[1, 0\] of axis 2; only rows and columns in their order .*"
 )
 def _turned_rows() -> ModelProto:
-    return model(
-        [node("Gather", "x p", "r", axis=2), node("Sigmoid", "r", "m"), *HEAD], {"p": np.array([1, 0]), "w": W}
-    )
+    return model([node("Gather", "x p", "r", axis=2), *POOLED], {"p": np.array([1, 0]), "v": V})
 
 
 @case("channels picked", r"node r_node \(Gather\): gathers 2 of axis 1 of shape .*; only rows and columns of a map .*")
@@ -565,15 +572,15 @@ def _edges() -> ModelProto:
 
 @case("a pad of much", r"node r_node \(Pad\): pads with -inf; export with a constant from -64 to 64")
 def _pad_of_much() -> ModelProto:
-    pads = {"p": np.array([0, 0, 1, 1, 0, 0, 1, 1]), "w": W, "v": np.float32(-np.inf)}
-    return model([node("Pad", "x p v", "r"), node("Sigmoid", "r", "m"), *HEAD], pads)
+    pads = {"p": np.array([0, 0, 1, 1, 0, 0, 1, 1]), "low": np.float32(-np.inf), "v": V}
+    return model([node("Pad", "x p low", "r"), *POOLED], pads)
 
 
 @case(
     "a pad of channels", r"node r_node \(Pad\): pads \[0, 1, 0, 0, 0, 0, 0, 0\]; only pads around height and width .*"
 )
 def _pad_of_channels() -> ModelProto:
-    return _pad([0, 1, 0, 0, 0, 0, 0, 0])
+    return model([node("Pad", "x p", "r"), *POOLED], {"p": np.array([0, 1, 0, 0, 0, 0, 0, 0]), "v": np.ones((3, 3))})
 
 
 @case("a pad of another length", r"node r_node \(Pad\): pads \[0, 1\] on 4 axes; export with two pads an axis")
@@ -706,6 +713,63 @@ def test_operators_that_are_not_supported_hide_nothing_behind_them(tmp_path: Pat
         "node a_node (MaxPool)",
         "node c_node (Clip)",
         "uses operators that are not supported",
+    ]
+
+
+def test_what_follows_from_an_operator_that_is_not_supported_is_looked_at_by_its_shape(tmp_path: Path) -> None:
+    nodes = [
+        node("Sin", "x", "a"),
+        node("Clip", "a low", "b"),
+        node("Softplus", "b", "d"),
+        node("Conv", "d k", "e", group=2),
+        # what fits as far as is known says nothing
+        node("Add", "d a", "f"),
+        node("GlobalAveragePool", "f", "p"),
+        node("GlobalAveragePool", "e", "q"),
+        node("Concat", "p q", "g", axis=1),
+        node("LeakyRelu", "g", "l", alpha=2.0),
+        node("Flatten", "l", "flat"),
+        node("Clip", "flat low", "h"),
+        node("Gemm", "h v", "y", transB=1),
+    ]
+    constants = {"k": KERNEL, "v": np.ones((3, 5)), "low": np.float32(1)}
+    lines = message(save(model(nodes, constants), tmp_path)).splitlines()
+    assert [line.split(";")[0].strip() for line in lines[1:]] == [
+        "node b_node (Clip): clips at min=1.0",
+        "node e_node (Conv): weights of shape [3, 2, 3, 3] meet 2 channels in 2 groups",
+        "node l_node (LeakyRelu): alpha is 2.0",
+        "node h_node (Clip): clips at min=1.0",
+        "uses operators that are not supported: Sin (1, first at a_node), Softplus (1, first at d_node)",
+    ]
+
+
+def test_what_is_wrong_whatever_the_size_of_the_image_is_told_beside_a_size_that_is_not_known(tmp_path: Path) -> None:
+    nodes = [
+        node("Clip", "x low", "a"),
+        node("Pad", "a pads", "b", mode="reflect"),
+        node("Conv", "b k", "c"),
+        # these depend on the size: nobody knows whether they are wrong
+        node("AveragePool", "c", "d", kernel_shape=[4, 4]),
+        node("Flatten", "d", "flat"),
+        node("Gemm", "flat w", "y", transB=1),
+    ]
+    constants = {"low": np.float32(-1), "pads": np.array([0, 0, 1, 1, 0, 0, 1, 1]), "k": KERNEL, "w": np.ones((3, 12))}
+    lines = message(save(model(nodes, constants, ("N", 2, "H", "W")), tmp_path)).splitlines()
+    assert [line.split(";")[0].strip() for line in lines[1:]] == [
+        "input x: has shape [N, 2, H, W] with dynamic height, width",
+        "node a_node (Clip): clips at min=-1.0",
+        "node b_node (Pad): pads in mode reflect",
+    ]
+
+
+def test_a_second_input_hides_nothing_but_what_reads_it(tmp_path: Path) -> None:
+    nodes = [node("Clip", "x low", "a"), node("Add", "a z", "m"), *HEAD]
+    proto = model(nodes, {"w": W, "low": np.float32(-1)})
+    proto.graph.input.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, [1, 2, 6, 6]))
+    lines = message(save(proto, tmp_path)).splitlines()
+    assert [line.split(";")[0].strip() for line in lines[1:]] == [
+        "has 2 inputs (x, z)",
+        "node a_node (Clip): clips at min=-1.0",
     ]
 
 

@@ -318,7 +318,10 @@ SCORES = [node("Relu", "n", "r"), node("Gemm", "r last", "y", transB=1)]
     [
         ([node("Gemm", "x a b", "g", transB=1, beta=0.5, alpha=2.0), OF_FEATURES], ["Conv", "Bias"]),
         ([node("Gemm", "x at", "g"), OF_FEATURES], ["Conv", "Bias"]),
-        ([node("MatMul", "x at", "p"), node("Add", "p b", "g"), OF_FEATURES], ["Conv", "Bias", "DepthwiseConv", "Bias"]),
+        (
+            [node("MatMul", "x at", "p"), node("Add", "p b", "g"), OF_FEATURES],
+            ["Conv", "Bias", "DepthwiseConv", "Bias"],
+        ),
         # older exporters have three axes for BatchNorm1d
         (
             [

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from dagtrain.graph.ir import Graph
-from hdl.errors import ImportProblem
+from hdl.errors import ImportProblem, Problem
 from hdl.recipe import Recipe
 from importers.onnx.check import check_model
 from importers.onnx.handlers import HANDLERS
 from importers.onnx.idioms import rewrite
 from importers.onnx.load import external_files, load_proto
 from importers.onnx.lower import lower, report_unknown
+from importers.onnx.model import OnnxModel
 from importers.onnx.norm import Fate, NormChoice, NormMode, place_norm
 from importers.onnx.normalise import normalise
 from importers.onnx.problems import Problems
@@ -91,6 +93,21 @@ def _attempt(path: Path, norm: NormMode, recipe: Recipe, problems: Problems) -> 
             # those of the file
             operators["BatchNormalization"].nodes -= sum(choice.fate is Fate.PUT_BACK for choice in norms)
     else:
+        if checked.other is not None:
+            problems.extend(_whatever_the_size((checked.model, checked.other), norm, recipe, problems))
         report_unknown(model, problems)
     folded = len(checked.model.nodes) - len(normal.nodes)
     return Attempt(graph, notes, norms, Counter(model.rewritten), folded, operators, tuple(problems))
+
+
+def _whatever_the_size(
+    models: Sequence[OnnxModel], norm: NormMode, recipe: Recipe, known: Problems
+) -> Iterable[Problem]:
+    """What is wrong, beside what is ``known``, with each of several models that are one but for the image's size."""
+    found = []
+    for model in models:
+        problems = Problems(model.file, list(known))
+        placed, _ = place_norm(rewrite(normalise(model, problems), HANDLERS, problems), norm)
+        lower(placed, recipe, problems, {})
+        found.append(list(problems))
+    return [problem for problem in found[0] if all(problem in others for others in found[1:])]

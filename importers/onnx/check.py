@@ -36,8 +36,9 @@ AXES = {
     2: ("batch", "features"),
 }
 SHAPES = "export with the shape (N, channels, height, width), or (N, features)"
-# what stands for a size that is not known, where no layers are made but idioms are still looked for
-GUESS = 224
+# what stands for a size that is not known, where no layers are made but idioms are still looked for, and another such
+# size: what is wrong with both of them is wrong with any
+GUESS, OTHER_GUESS = 224, 192
 # elements
 LARGEST_IMAGE = 1 << 26
 UNSIZED = (DYNAMIC_BATCH, 3, GUESS, GUESS)
@@ -51,6 +52,8 @@ class Checked:
     model: OnnxModel
     # whether sizes and operators mean what they say; if not, no layers can be made of it
     sound: bool
+    # the same with other sizes in place of those that are not known, if that is all that keeps it from being sound
+    other: OnnxModel | None = None
 
 
 def check_model(proto: ModelProto, path: Path, problems: Problems, auxiliary: float = 0.0) -> Checked:
@@ -67,7 +70,7 @@ def check_model(proto: ModelProto, path: Path, problems: Problems, auxiliary: fl
     notes = [*result.notes, *_dropped(proto, result.tensor, nodes, live)]
     read = {name for node in live for name in node.inputs if name} | {*result.tensors}
     constants, damaged = _constants(proto, read, problems)
-    image, shape, is_fixed = _image(proto, given, read, problems)
+    image, shape, other = _image(proto, given, read, problems)
     live = _well_formed(live, {name: item for name, _, item in protos}, opset, problems)
     # further inputs have a problem of their own
     damaged = (*damaged, *(name for name in inputs if name in read and name != image))
@@ -80,7 +83,10 @@ def check_model(proto: ModelProto, path: Path, problems: Problems, auxiliary: fl
     model = OnnxModel(
         name, str(path), opset, ordered, constants, image, shape, result.tensor, tuple(notes), result.heads
     )
-    return Checked(model, sound=known_opset and not cycle and is_fixed and bool(result.tensor))
+    sound = known_opset and not cycle and bool(result.tensor)
+    if not sound or other is None or other == shape:
+        return Checked(model, sound and other is not None)
+    return Checked(model, False, replace(model, image_shape=other))
 
 
 def _opset(proto: ModelProto, problems: Problems) -> tuple[int, bool]:
@@ -201,8 +207,11 @@ def _finite(where: str, value: Array, problems: Problems) -> Array:
     return value
 
 
-def _image(proto: ModelProto, given: set[str], read: set[str], problems: Problems) -> tuple[str, tuple[int, ...], bool]:
-    """Name and shape of the one input that is read and no initialiser, and whether the shape is known, not guessed."""
+def _image(
+    proto: ModelProto, given: set[str], read: set[str], problems: Problems
+) -> tuple[str, tuple[int, ...], tuple[int, ...] | None]:
+    """Name and shape of the one input that is read and no initialiser; another shape that it might have, which is the
+    same if the shape is known, and None if not even the axes are."""
     inputs = [item for item in proto.graph.input if item.name not in given]
     # labels that only the loss reads are gone with it
     inputs = [item for item in inputs if item.name in read] or inputs
@@ -211,45 +220,49 @@ def _image(proto: ModelProto, given: set[str], read: set[str], problems: Problem
         labels = "; if the others are labels that a loss reads, without the loss" if inputs else ""
         problems.add("", f"has {len(inputs)} inputs ({names})", f"export a model with one input, the image{labels}")
     if not inputs:
-        return "", UNSIZED, False
-    shape, is_fixed = _image_shape(inputs[0], problems)
-    return inputs[0].name, shape, is_fixed and len(inputs) == 1
+        return "", UNSIZED, None
+    return inputs[0].name, *_image_shape(inputs[0], problems)
 
 
-def _image_shape(item: ValueInfoProto, problems: Problems) -> tuple[tuple[int, ...], bool]:
+def _image_shape(item: ValueInfoProto, problems: Problems) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
     where = f"input {item.name}"
     if not item.type.HasField("tensor_type"):
         problems.add(where, "is no tensor", "export a model whose input is one image tensor")
-        return UNSIZED, False
+        return UNSIZED, None
     kind = item.type.tensor_type
     if kind.elem_type not in FLOATS:
         cure = "export with float images; conversion from bytes is the host's work"
         problems.add(where, f"has type {type_name(kind.elem_type)}", cure)
     if not kind.HasField("shape"):
         problems.add(where, "has no shape", SHAPES)
-        return UNSIZED, False
+        return UNSIZED, None
     sizes = [dim.dim_value if dim.HasField("dim_value") else None for dim in kind.shape.dim]
     shown = [dim.dim_value if dim.HasField("dim_value") else dim.dim_param or "?" for dim in kind.shape.dim]
     text = "[" + ", ".join(map(str, shown)) + "]"
     names = AXES.get(len(sizes))
     if names is None:
         problems.add(where, f"has shape {text}", SHAPES)
-        return UNSIZED, False
+        return UNSIZED, None
     dynamic = [name for name, size in zip(names, sizes, strict=True) if size is None and name != "batch"]
     if dynamic:
         cure = "export with fixed " + ", ".join(dynamic) + "; only the batch may be dynamic"
         problems.add(where, f"has shape {text} with dynamic {', '.join(dynamic)}", cure)
     if any(size is not None and size < 1 for size in sizes):
         problems.add(where, f"has shape {text}", "all sizes must be positive")
-        return UNSIZED, False
+        return UNSIZED, None
     if math.prod(size or 1 for size in sizes[1:]) > LARGEST_IMAGE:
         problems.add(
             where, f"has shape {text}", f"an image may have {LARGEST_IMAGE:,} elements: export for smaller images"
         )
-        return UNSIZED, False
-    guesses = {"batch": DYNAMIC_BATCH, "channels": 3}
-    guessed = (guesses.get(name, GUESS) if size is None else size for name, size in zip(names, sizes, strict=True))
-    return tuple(guessed), not dynamic
+        return UNSIZED, None
+    shape, other = (
+        tuple(guesses.get(name, guess) if size is None else size for name, size in zip(names, sizes, strict=True))
+        for guess, guesses in (
+            (GUESS, {"batch": DYNAMIC_BATCH, "channels": 3}),
+            (OTHER_GUESS, {"batch": DYNAMIC_BATCH, "channels": 4}),
+        )
+    )
+    return shape, other
 
 
 def _references(

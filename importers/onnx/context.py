@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
@@ -15,6 +16,7 @@ from hdl.layers.base import Layer
 from hdl.recipe import Recipe
 from importers.onnx.model import Array, OnnxModel, OnnxNode
 from importers.onnx.names import Names
+from importers.onnx.normalise import infer_shapes
 from importers.onnx.problems import Problems, Unsupported
 
 
@@ -30,6 +32,8 @@ class Value:
     map: tuple[int, int, int]
     # in ONNX, the batch included
     shape: tuple[int, ...]
+    # no layer makes it, because of a problem that is told already; all that is known is its shape, as ONNX has it
+    is_guess: bool = False
 
 
 class Lost(Exception):
@@ -84,6 +88,25 @@ class Lowering:
     fixed: set[str] = field(default_factory=set)
     # weight that can't be copied -> node that took it
     takers: dict[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Tensor -> its shape as far as ONNX knows, for what follows from a node that has a problem."""
+        return infer_shapes(self.model)
+
+    def guess(self, node: OnnxNode) -> None:
+        """What is known of the results of a node that made none: the map of an input of the same shape, or what a shape
+        of four axes says."""
+        given = [value for name in node.inputs if (value := self.values.get(name)) is not None]
+        for name in node.outputs:
+            shape = self.shapes.get(name)
+            if not name or shape is None or self.values.get(name) is not None:
+                continue
+            like = next((value.map for value in given if value.shape == shape), None)
+            if like is None and len(shape) == 4 and shape[0] == self.batch and min(shape) > 0:
+                like = (shape[2], shape[3], shape[1])
+            if like is not None:
+                self.values[name] = Value(name, like, shape, is_guess=True)
 
     @property
     def batch(self) -> int:
@@ -160,8 +183,9 @@ class Lowering:
         makers = {made: node for node in self.nodes for made in node.outputs.values()}
         waiting, seen = [value.edge], {value.edge}
         while waiting:
-            maker = makers[waiting.pop()]
-            if maker.layer.trained():
+            maker = makers.get(waiting.pop())
+            # of a guess nobody knows
+            if maker is None or maker.layer.trained():
                 return True
             fresh = set(maker.inputs.values()) - seen
             seen |= fresh

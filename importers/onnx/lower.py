@@ -11,6 +11,7 @@ from hdl.layers.wiring.host import HostInput
 from hdl.recipe import Recipe
 from importers.onnx.context import Lost, Lowering, Value, is_vector
 from importers.onnx.handlers import HANDLERS
+from importers.onnx.handlers.registry import Handler
 from importers.onnx.model import LOST, OnnxModel, OnnxNode
 from importers.onnx.normalise import RANDOM
 from importers.onnx.problems import Problems, Unsupported
@@ -35,12 +36,12 @@ def lower(
     state.values[model.image] = Value(edges["y"], (height, width, channels), model.image_shape)
     for node in model.nodes:
         before = len(state.nodes)
-        _lower_node(node, state)
+        is_made = _lower_node(node, state)
         if node.op != LOST:
             row = operators.setdefault(node.op.removeprefix("dagtrain."), Operator())
             row.nodes += 1
-            row.layers.update(type(made.layer).__name__ for made in state.nodes[before:])
-            row.lost += state.values[node.outputs[0]] is None
+            row.layers.update(type(made.layer).__name__ for made in state.nodes[before:] if is_made)
+            row.lost += not is_made
     report_unknown(model, problems)
     heads = [state.names.take(f"{loss_name}_{name}") for name in model.heads]
     scores = [_logits(name, state) for name in (*model.heads, model.output)]
@@ -82,27 +83,44 @@ def is_fixed(node: OnnxNode, fixed: Collection[str]) -> bool:
     return "." not in node.op and (node.op in ("Shape", "Size") or all(name in fixed for name in inputs if name))
 
 
-def _lower_node(node: OnnxNode, state: Lowering) -> None:
+def _lower_node(node: OnnxNode, state: Lowering) -> bool:
+    """Whether the node became layers, or nothing; if not, its results are guessed, so that what follows is looked at."""
     for name in node.outputs:
         state.values[name] = None
+    given = [value for name in node.inputs if (value := state.values.get(name)) is not None]
+    is_guess = any(value.is_guess for value in given)
     handler = HANDLERS.get(node.op)
     if handler is None:
         if is_fixed(node, {*state.fixed, *state.model.constants}):
             state.fixed.update(node.outputs)
             if all(state.values.get(name, ...) is not None for name in node.inputs):
                 state.problems.add(str(node), *_why_not_folded(node))
-        return
+            return False
+    else:
+        problem = _problem(handler, node, state)
+        if problem is None and not is_guess:
+            return state.values[node.outputs[0]] is not None
+        # how a guess meets other tensors tells of the guess
+        if problem is not None and not (is_guess and len(given) > 1):
+            state.problems.add(str(node), problem.what, problem.cure)
+    state.guess(node)
+    return False
+
+
+def _problem(handler: Handler, node: OnnxNode, state: Lowering) -> Unsupported | None:
+    """Runs the handler; what is wrong with its node, None also if that only follows from another one."""
     try:
         handler(node, state)
         for name in node.outputs[1:]:
             if name and state.model.uses[name] and state.values[name] is None:
                 raise Unsupported(f"its second result {name} is used", "export a model that does not use it")
     except Lost:
-        return
+        return None
     except Unsupported as problem:
-        state.problems.add(str(node), problem.what, problem.cure)
+        return problem
     except DagtrainError as error:
-        state.problems.add(str(node), error.what, error.cure or "export a model within these limits")
+        return Unsupported(error.what, error.cure or "export a model within these limits")
+    return None
 
 
 def _why_not_folded(node: OnnxNode) -> tuple[str, str]:

@@ -14,8 +14,8 @@ from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper
 
 Array = npt.NDArray[Any]
 
-# operator of a node whose results can't be known, because of a problem that is told already; what follows from it
-# reports nothing
+# operator of a node whose results can't be known, because of a problem that is told already; what follows from that
+# reports nothing.  An attribute "shape" tells the shape of its first result, where that is known
 LOST = "dagtrain.Lost"
 
 

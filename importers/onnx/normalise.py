@@ -205,7 +205,11 @@ def infer_shapes(model: OnnxModel) -> dict[str, tuple[int, ...]]:
         for name, value in model.constants.items()
         if value.size > SMALL
     ]
-    inputs.append(helper.make_tensor_value_info(model.image, TensorProto.FLOAT, model.image_shape))
+    lost = {node.outputs[0]: node.attributes["shape"] for node in model.nodes if node.op == LOST and node.attributes}
+    inputs += [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in {model.image: model.image_shape, **lost}.items()
+    ]
     outputs = [helper.make_empty_tensor_value_info(name) for name in dict.fromkeys(model.results)]
     nodes = [_stand_in(node, model.opset).to_proto() for node in model.nodes if "." not in node.op or is_ours(node)]
     graph = helper.make_graph(nodes, "shapes", inputs, outputs, small)
@@ -215,7 +219,8 @@ def infer_shapes(model: OnnxModel) -> dict[str, tuple[int, ...]]:
     except CANT_INFER as error:
         log.debug("shapes of %s can't be inferred: %s", model.name, error)
         inferred = graph
-    found = {model.image: tuple(model.image_shape)} | {name: value.shape for name, value in model.constants.items()}
+    found = {model.image: tuple(model.image_shape)} | {name: tuple(shape) for name, shape in lost.items()}
+    found |= {name: value.shape for name, value in model.constants.items()}
     for item in (*inferred.value_info, *inferred.output):
         kind = item.type.tensor_type
         if kind.HasField("shape") and all(dim.HasField("dim_value") for dim in kind.shape.dim):

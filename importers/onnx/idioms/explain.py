@@ -22,21 +22,30 @@ def explain(
 
     Nodes whose operator is ``known`` may stand for themselves."""
     told: set[str] = set()
+    needless: set[str] = set()
     scene = Scene(model, shapes)
     for idiom in idioms:
         for node in model.nodes:
             if node.op in idiom.signs and node.op not in known:
-                seen, what, cure = _broken(idiom, node, scene)
+                seen, what, cure = _broken(idiom, node, scene, needless)
                 problems.add(str(node), what, cure)
                 told.update(item.name for item in seen)
     if not told:
         return model
-    lost = tuple(replace(node, op=LOST, attributes={}) if node.name in told else node for node in model.nodes)
-    return replace(model, nodes=lost)
+    nodes = tuple(_lost(node, needless, scene) if node.name in told else node for node in model.nodes)
+    return replace(model, nodes=nodes).live()
 
 
-def _broken(idiom: Idiom, sign: OnnxNode, scene: Scene) -> tuple[list[OnnxNode], str, str]:
-    """(the nodes that are recognised, what is wrong with them, the cure)."""
+def _lost(node: OnnxNode, needless: Collection[str], scene: Scene) -> OnnxNode:
+    """`LOST` in place of a node, which reads no more what is ``needless``; the shape of what it makes stays known."""
+    shape = scene.shape(node.outputs[0])
+    inputs = tuple(name for name in node.inputs if name not in needless)
+    return replace(node, op=LOST, inputs=inputs, attributes={} if shape is None else {"shape": list(shape)})
+
+
+def _broken(idiom: Idiom, sign: OnnxNode, scene: Scene, needless: set[str]) -> tuple[list[OnnxNode], str, str]:
+    """(the nodes that are recognised, what is wrong with them, the cure); tensors that had better be numbers become
+    ``needless``."""
     seen = [sign]
     for index, step in enumerate(idiom.steps):
         readers = scene.model.readers(seen[-1].outputs[0])
@@ -51,6 +60,7 @@ def _broken(idiom: Idiom, sign: OnnxNode, scene: Scene) -> tuple[list[OnnxNode],
         ]
         seen.append(node)
         if step.constant and computed:
+            needless.update(computed)
             what = f"begins {idiom.name} whose {step.constant} is computed ({computed[0]}, read by {node})"
             return [*seen, *_rest(node, idiom.steps[index + 1 :], scene)], what, "export it with a number"
     cure = "export the operator itself, or in evaluation mode"
