@@ -25,6 +25,15 @@ KERNEL = np.random.default_rng(41).standard_normal((3, 2, 3, 3))
 HEAD = (node("Flatten", "m", "flat"), node("Gemm", "flat w", "y", transB=1))
 
 
+V = np.ones((3, 2))
+POOLED = (
+    node("Sigmoid", "r", "m"),
+    node("GlobalAveragePool", "m", "p1"),
+    node("Flatten", "p1", "f"),
+    node("Gemm", "f v", "y", transB=1),
+)
+
+
 def good() -> ModelProto:
     """Imports without complaint; the cases below spoil it."""
     return model([node("Relu", "x", "m"), *HEAD], {"w": W})
@@ -428,24 +437,33 @@ def _flat() -> ModelProto:
 
 
 @case(
-    "slice of rows",
-    r"node m_node \(Slice\): takes \[1:5:1\] of axis 2 of shape \[2, 2, 6, 6\]; only channels \(axis 1\) side .*",
+    "slice of rows from the last one on",
+    r"node m_node \(Slice\): takes \[4:0:-1\] of axis 2 of shape \[2, 2, 6, 6\]; only channels, rows and columns .*",
 )
 def _sliced_rows() -> ModelProto:
-    nodes = [node("Slice", "x from to axis", "m"), *HEAD]
-    return model(nodes, {"from": np.array([1]), "to": np.array([5]), "axis": np.array([2]), "w": np.ones((3, 48))})
+    nodes = [node("Slice", "x from to axis step", "m"), *HEAD]
+    numbers = {"from": [4], "to": [0], "axis": [2], "step": [-1]}
+    return model(nodes, {name: np.array(value) for name, value in numbers.items()} | {"w": np.ones((3, 48))})
+
+
+@case("slice of frames", r"node r_node \(Slice\): takes \[0:1:1\] of axis 0 of shape \[2, 2, 6, 6\]; only channels, .*")
+def _sliced_frames() -> ModelProto:
+    nodes = [node("Slice", "x from to axis", "r"), *POOLED]
+    return model(nodes, {"from": np.array([0]), "to": np.array([1]), "axis": np.array([0]), "v": V})
 
 
 @case(
-    "every other channel", r"node m_node \(Slice\): takes \[0:2:2\] of axis 1 of shape \[2, 2, 6, 6\]; only channels .*"
+    "every other channel of an odd number",
+    r"node r_node \(Slice\): takes one of 2 channels from 0 to 5 of 5; the step must divide the channels, .*",
 )
 def _stepping() -> ModelProto:
-    nodes = [node("Slice", "x from to axis step", "m"), *HEAD]
-    numbers = {"from": [0], "to": [2], "axis": [1], "step": [2]}
-    return model(nodes, {name: np.array(value) for name, value in numbers.items()} | {"w": np.ones((3, 36))})
+    nodes = [node("Slice", "x from to axis step", "r"), *POOLED]
+    numbers = {"from": [0], "to": [9], "axis": [1], "step": [2]}
+    constants = {name: np.array(value) for name, value in numbers.items()}
+    return model(nodes, {**constants, "v": np.ones((3, 3))}, ("N", 5, 4, 4))
 
 
-@case("no channel", r"node m_node \(Slice\): takes no channel: \[2:2\] of 2; export again")
+@case("no channel", r"node m_node \(Slice\): takes \[2:2:1\] of axis 1 of .*, which is nothing; export again")
 def _no_channel() -> ModelProto:
     nodes = [node("Slice", "x from to axis", "m"), *HEAD]
     return model(nodes, {"from": np.array([2]), "to": np.array([2]), "axis": np.array([1]), "w": W})
@@ -532,15 +550,6 @@ def _mixing() -> ModelProto:
 )
 def _mean() -> ModelProto:
     return model([node("ReduceMean", "x", "m", axes=[1]), *HEAD], {"w": np.ones((3, 36))})
-
-
-V = np.ones((3, 2))
-POOLED = (
-    node("Sigmoid", "r", "m"),
-    node("GlobalAveragePool", "m", "p1"),
-    node("Flatten", "p1", "f"),
-    node("Gemm", "f v", "y", transB=1),
-)
 
 
 def _pad(pads: list[int], **attributes: Any) -> ModelProto:

@@ -402,6 +402,37 @@ def test_shuffles_and_choices_of_channels(wanted: list[str], spelling: Spelling)
     becomes(model(*spelling, image=("N", 12, 5, 6), opset=13), wanted)
 
 
+@pytest.mark.parametrize(
+    ("places", "wanted"),
+    [
+        (np.arange(12).reshape(3, 4).T.reshape(-1), ["ChannelShuffle"]),
+        (np.arange(12).reshape(4, 3).T.reshape(-1) - 12, ["ChannelShuffle"]),
+        (np.arange(12)[::-1], ["Gather"]),
+        (np.array([0, 4, 8]), ["Gather"]),
+        (np.array([], int), ["Gather"]),
+    ],
+)
+def test_channels_gathered_in_the_order_of_a_shuffle(places: Array, wanted: list[str]) -> None:
+    proto = model([node("Gather", "x places", "y", axis=1)], {"places": places}, ("N", 12, 3, 3))
+    made, _ = rewritten(proto)
+    assert [item.op.removeprefix("dagtrain.") for item in made.nodes] == wanted
+    if wanted == ["ChannelShuffle"]:
+        becomes(proto, wanted)
+
+
+def test_every_other_channel_side_by_side_is_a_shuffle() -> None:
+    nodes = [node("Slice", f"x from{place} many axis step", f"p{place}") for place in range(3)]
+    numbers = {f"from{place}": [place] for place in range(3)} | {"many": [2**62], "axis": [1], "step": [3]}
+    constants = {name: np.array(value) for name, value in numbers.items()}
+    made = becomes(
+        model([*nodes, node("Concat", "p0 p1 p2", "y", axis=1)], constants, ("N", 12, 3, 3)), ["ChannelShuffle"]
+    )
+    assert made.nodes[0].attributes == {"groups": 4}
+    for order in ("p0 p2 p1", "p0 p1"):
+        made, _ = rewritten(model([*nodes, node("Concat", order, "y", axis=1)], constants, ("N", 12, 3, 3)))
+        assert made.nodes[-1].op == "Concat"
+
+
 def test_channels_scaled_one_by_one_are_scaled_together() -> None:
     nodes, constants = [], {"one": np.array([1])}
     for index in range(3):
@@ -570,6 +601,69 @@ def test_adaptive_pooling_by_gathering(size: int, outputs: int) -> None:
     assert [problem.what.partition("but ")[2] for problem in problems] == [
         "its windows are not all of one size, as they are where the map's size is a multiple"
     ]
+
+
+def sliced_pooling(
+    sizes: tuple[int, int],
+    outputs: tuple[int, int],
+    mean: str = "ReduceMean",
+    rows_last: bool = True,
+    nested: bool = False,
+) -> ModelProto:
+    """Every window by a Slice and a mean, joined along one axis after the other."""
+    bounds = [[(i * n // o, -(-(i + 1) * n // o)) for i in range(o)] for n, o in zip(sizes, outputs, strict=True)]
+    nodes, constants = [], {"axes": np.array([2, 3]), "by_rows": np.array([2]), "by_columns": np.array([-1])}
+    for place in np.ndindex(outputs):
+        name = f"{place[0]}_{place[1]}"
+        (top, bottom), (left, right) = (bounds[axis][index] for axis, index in enumerate(place))
+        constants |= {f"t{name}": np.array([top]), f"b{name}": np.array([bottom])}
+        constants |= {f"l{name}": np.array([left]), f"r{name}": np.array([right])}
+        constants |= {f"from{name}": np.array([top, left]), f"to{name}": np.array([bottom, right - sizes[1] or 2**62])}
+        if nested:
+            nodes.append(node("Slice", f"x t{name} b{name} by_rows", f"rows{name}"))
+            nodes.append(node("Slice", f"rows{name} l{name} r{name} by_columns", f"window{name}"))
+        else:
+            nodes.append(node("Slice", f"x from{name} to{name} axes", f"window{name}"))
+        own = {"ReduceMean": {"axes": [2, 3]}, "AveragePool": {"kernel_shape": [bottom - top, right - left]}}
+        nodes.append(node(mean, f"window{name}", f"mean{name}", **own.get(mean, {})))
+    outer, inner = (0, 1) if rows_last else (1, 0)
+    lines = []
+    for first in range(outputs[outer]):
+        line = [(first, second) if rows_last else (second, first) for second in range(outputs[inner])]
+        lines.append(f"line{first}")
+        nodes.append(node("Concat", " ".join(f"mean{row}_{column}" for row, column in line), lines[-1], axis=inner - 2))
+    nodes.append(node("Concat", " ".join(lines), "y", axis=outer + 2))
+    return model(nodes, constants, ("N", 2, *sizes))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "outputs", "wanted"),
+    [
+        ((6, 6), (3, 3), "AveragePool"),
+        ((8, 8), (3, 3), "AveragePool"),
+        ((6, 9), (2, 7), "dagtrain.AdaptiveAveragePool"),
+        ((9, 4), (7, 2), "dagtrain.AdaptiveAveragePool"),
+    ],
+)
+@pytest.mark.parametrize("mean", ["ReduceMean", "AveragePool", "GlobalAveragePool"])
+def test_adaptive_pooling_by_slices(sizes: tuple[int, int], outputs: tuple[int, int], wanted: str, mean: str) -> None:
+    for rows_last, nested in ((True, False), (False, True)):
+        proto = sliced_pooling(sizes, outputs, mean, rows_last, nested)
+        assert becomes(proto, [wanted.removeprefix("dagtrain.")]).nodes[0].op == wanted
+
+
+@pytest.mark.parametrize("broken", ["t0_0", "r1_1", "b2_0"])
+def test_means_of_slices_that_are_no_pool_s_windows_stay(broken: str) -> None:
+    proto = sliced_pooling((6, 6), (3, 3), nested=True)
+    for one in proto.graph.initializer:
+        if one.name == broken:
+            one.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(one) + (1 if broken == "t0_0" else -1), broken))
+    made, _ = rewritten(proto)
+    # a single row of them may be one
+    assert made.nodes[-1].op == "Concat"
+    x = RNG.standard_normal((2, 2, 6, 6)).astype(np.float32)
+    ours = ReferenceEvaluator(as_proto(made), new_ops=OPERATORS).run(None, {"x": x})[0]
+    assert_close(np.asarray(ours), evaluate(proto, x), 1e-6)
 
 
 def masked_pooling(sizes: tuple[int, int], outputs: tuple[int, int], scaled: bool = False) -> ModelProto:

@@ -313,6 +313,17 @@ def test_rows_and_columns_are_picked_and_all_of_them_are_nothing(tmp_path: Path)
     assert picked == [((0, 2, 3), (0, 1, 2, 3, 4)), ((0, 1, 2), (1, 3))]
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_slice_of_rows_and_columns_picks_them(turned: bool, tmp_path: Path) -> None:
+    numbers = {"from": [-4, 1], "to": [2**62, -1], "axes": [2, -1], "step": [2, 3]}
+    if turned:
+        numbers = {name: value[::-1] for name, value in numbers.items()}
+    nodes = [node("Slice", "x from to axes step", "a"), node("Sigmoid", "a", "m")]
+    constants = {name: np.array(value) for name, value in numbers.items()}
+    layers = agrees(tmp_path, nodes, constants, image=("N", 2, 5, 7), classes=3)
+    assert [(layer.rows, layer.columns) for layer in layers if isinstance(layer, PixelSlice)] == [((1, 3), (1, 4))]
+
+
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("opset", [9, 13, 18])
 def test_a_pad_puts_a_constant_around_that_nothing_trains(opset: int, channels: int, tmp_path: Path) -> None:
@@ -476,6 +487,18 @@ def test_a_slice_of_all_is_nothing_and_one_behind_a_gemm_takes_features(tmp_path
     constants = {name: np.array(value) for name, value in numbers.items()} | {"w": weights(5, 72)}
     layers = agrees(tmp_path, nodes, constants)
     assert [(layer.channels, layer.part) for layer in layers if isinstance(layer, ChannelSlice)] == [(5, 4)]
+
+
+@pytest.mark.parametrize("step", [2, 3])
+def test_every_other_channel_is_a_slice_of_shuffled_channels(step: int, tmp_path: Path) -> None:
+    nodes = [node("Slice", f"x from{place} many axis step", f"p{place}") for place in range(step)]
+    nodes += [node("Relu", "p0", "r"), node("Concat", f"r p{step - 1}", "m", axis=1)]
+    numbers = {f"from{place}": [place] for place in range(step)} | {"many": [2**62], "axis": [1], "step": [step]}
+    constants = {name: np.array(value) for name, value in numbers.items()}
+    layers = agrees(tmp_path, nodes, constants, ("N", 12, 3, 3), classes=3)
+    # shuffled once for all that read some of them
+    assert [layer.groups for layer in layers if isinstance(layer, ChannelShuffle)] == [12 // step]
+    assert [layer.first for layer in layers if isinstance(layer, ChannelSlice)] == [0, (step - 1) * 12 // step]
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def is_fixed(node: OnnxNode, fixed: Collection[str]) -> bool:
 
 
 def _lower_node(node: OnnxNode, state: Lowering) -> bool:
-    """Whether the node became layers, or nothing; if not, its results are guessed, so that what follows is looked at."""
+    """Whether the node became layers, or nothing; if not, its results are guessed, for what follows to be looked at."""
     for name in node.outputs:
         state.values[name] = None
     given = [value for name in node.inputs if (value := state.values.get(name)) is not None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -11,6 +12,7 @@ from hdl.layers.wiring.channel_shuffle import ChannelShuffle
 from hdl.layers.wiring.channel_slice import ChannelSlice
 from hdl.layers.wiring.concat import Split
 from importers.onnx.context import Attributes, Lowering, Value
+from importers.onnx.handlers.pixels import pick
 from importers.onnx.handlers.registry import handles, writes
 from importers.onnx.model import OnnxNode
 from importers.onnx.problems import Unsupported
@@ -37,8 +39,29 @@ def channel_shuffle(node: OnnxNode, state: Lowering) -> None:
 
 
 @handles("Slice")
-def slice_channels(node: OnnxNode, state: Lowering) -> None:
-    """Channels from one to another; bounds are inputs since opset 10, attributes before.  All of an axis is nothing."""
+def slice_map(node: OnnxNode, state: Lowering) -> None:
+    """Rows, columns, channels from one to another, or every other one; bounds are inputs since opset 10, attributes
+    before.  All of an axis is nothing."""
+    x = state.value(node)
+    result = x
+    taken = _taken(node, state, x)
+    for axis, places in taken.items():
+        what = f"takes [{places.start}:{places.stop}:{places.step}] of axis {axis} of shape {list(x.shape)}"
+        if not places:
+            raise Unsupported(f"{what}, which is nothing", "export again")
+        if places.step < 1 or axis == 0 or (axis > 1 and x.shape[2:] != x.map[:2]):
+            raise Unsupported(what, "only channels, rows and columns of a map, in their order, are supported")
+    height, width, _ = x.map
+    if taken.keys() & {2, 3}:
+        rows, columns = (tuple(taken.get(axis, range(size))) for axis, size in ((2, height), (3, width)))
+        result = pick(node, state, x, rows, columns)
+    if 1 in taken:
+        result = _channels(node, state, result, taken[1])
+    state.give(node, result)
+
+
+def _taken(node: OnnxNode, state: Lowering, x: Value) -> dict[int, range]:
+    """Axis -> what a Slice takes of it, where that is not all."""
     attributes = Attributes(node)
     given = {name: attributes.get(name, None) for name in ("starts", "ends", "axes")}
     attributes.finish()
@@ -47,25 +70,43 @@ def slice_channels(node: OnnxNode, state: Lowering) -> None:
             given[name] = state.constant(node, index).reshape(-1).tolist()
     if given["starts"] is None or given["ends"] is None:
         raise Unsupported("has no starts or no ends", "export again")
-    x = state.value(node)
     rank, count = len(x.shape), len(given["starts"])
     axes, steps = given["axes"] or list(range(count)), given.get("steps") or [1] * count
     if not len(given["ends"]) == len(axes) == len(steps) == count or not all(-rank <= axis < rank for axis in axes):
         raise Unsupported(f"takes axes {axes} of shape {list(x.shape)} with {count} starts", "export again")
-    result = x
-    for start, end, axis, step in zip(given["starts"], given["ends"], axes, steps, strict=True):
-        first, last, _ = slice(start, end).indices(x.shape[axis])
-        if (first, last, step) == (0, x.shape[axis], 1):
-            continue
-        if axis % rank != 1 or step != 1:
-            raise Unsupported(
-                f"takes [{start}:{end}:{step}] of axis {axis} of shape {list(x.shape)}",
-                "only channels (axis 1) side by side are supported",
-            )
-        if last <= first:
-            raise Unsupported(f"takes no channel: [{start}:{end}] of {x.shape[1]}", "export again")
-        result = _part(node, state, x, first, last - first)
-    state.give(node, result)
+    if 0 in steps:
+        raise Unsupported(f"takes steps of {steps}", "export again")
+    every = {
+        axis % rank: range(x.shape[axis])[start:end:step]
+        for start, end, axis, step in zip(given["starts"], given["ends"], axes, steps, strict=True)
+    }
+    return {axis: places for axis, places in every.items() if places != range(x.shape[axis])}
+
+
+def _channels(node: OnnxNode, state: Lowering, x: Value, places: range) -> Value:
+    """Some channels; every other one stands beside the next once all are shuffled."""
+    first, part = places.start, len(places)
+    if part > 1 and places.step > 1:
+        *_, channels = _channelwise(x)
+        groups = channels // places.step
+        if channels % places.step or places != range(channels)[first % places.step :: places.step]:
+            what = f"takes one of {places.step} channels from {places.start} to {places.stop} of {channels}"
+            cure = "the step must divide the channels, and all of them that it meets be taken"
+            raise Unsupported(what, cure)
+        first = places.start * groups
+        if groups > 1:
+            x = _shuffled(node, state, x, groups)
+    return _part(node, state, x, first, part)
+
+
+def _shuffled(node: OnnxNode, state: Lowering, x: Value, groups: int) -> Value:
+    """The map with its channels shuffled, once for all that read it."""
+    height, width, channels = x.map
+    layer = ChannelShuffle(height=height, width=width, channels=channels, groups=groups)
+    for made in state.nodes:
+        if made.layer == layer and made.inputs["x"] == x.edge:
+            return replace(x, edge=made.outputs["y"])
+    return state.emit(node, layer, {"x": x}, name=f"{node.label}_shuffle", view=x.shape)
 
 
 @handles("Split")

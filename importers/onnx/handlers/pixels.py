@@ -6,7 +6,7 @@ import numpy as np
 
 from dagtrain.graph.ir import Node
 from hdl.layers.wiring.pixel_slice import PixelSlice
-from importers.onnx.context import Attributes, Lowering
+from importers.onnx.context import Attributes, Lowering, Value
 from importers.onnx.handlers.registry import handles, writes
 from importers.onnx.model import OnnxNode
 from importers.onnx.problems import Unsupported
@@ -38,8 +38,14 @@ def gather(node: OnnxNode, state: Lowering) -> None:
         return
     every = tuple(range(width if axis % 4 == 2 else height))
     rows, columns = (chosen, every) if axis % 4 == 2 else (every, chosen)
+    state.give(node, pick(node, state, x, rows, columns))
+
+
+def pick(node: OnnxNode, state: Lowering, x: Value, rows: tuple[int, ...], columns: tuple[int, ...]) -> Value:
+    """Rows and columns of a map, ascending."""
+    height, width, channels = x.map
     layer = PixelSlice(height=height, width=width, channels=channels, rows=rows, columns=columns)
-    state.give(node, state.emit(node, layer, {"x": x}))
+    return state.emit(node, layer, {"x": x})
 
 
 @writes(PixelSlice)

@@ -3,26 +3,18 @@
 AveragePool, MaxPool of 1x1 and stride 1                            -> nothing
 ReduceMean over rows of ReduceMean over columns                     -> one ReduceMean
 GlobalMaxPool, ReduceMax over the map                               -> MaxPool
-Transpose, GatherND, Transpose, ReduceMean: adaptive pooling        -> AveragePool, Gather, if its windows are all of
-                                                                       one size; or if the map is one pixel
-Transpose, GatherND, Transpose, Where, sum of Gathers, Div          -> AveragePool with padding that doesn't count,
-                                                                       Gather, if only those at the edges are smaller;
-                                                                       else dagtrain.AdaptiveAveragePool
-MatMul of a constant and (MatMul of a map and a constant)           -> dagtrain.AdaptiveAveragePool
+Adaptive pooling                                                    -> see `adaptive`
 Pad before Conv, MaxPool, AveragePool                               -> their pads
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-
 import numpy as np
 
-from hdl.layers.window import SharedWindow
-from importers.onnx.idioms.idiom import Idiom, Rewrite, Step, in_place
-from importers.onnx.idioms.pattern import Constant, Op, Scene, Tensor, first_match
-from importers.onnx.model import Array, OnnxNode
+from importers.onnx.idioms.adaptive import ADAPTIVE, mean_axes
+from importers.onnx.idioms.idiom import Idiom, Rewrite, in_place
+from importers.onnx.idioms.pattern import Scene
+from importers.onnx.model import OnnxNode
 
 # what makes no number below 0
 POSITIVE = {"Relu", "Sigmoid", "HardSigmoid", "Softplus"}
@@ -41,20 +33,14 @@ def _single(node: OnnxNode, _scene: Scene) -> Rewrite | None:
 # ---- means and maxima over the map
 
 
-def _axes(node: OnnxNode, scene: Scene, rank: int) -> list[int] | None:
-    known = scene.constant(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] else None
-    axes: Sequence[int] = np.atleast_1d(known).tolist() if known is not None else node.attributes.get("axes", [])
-    return sorted(int(axis) % rank for axis in axes) or None
-
-
 def _mean_of_means(node: OnnxNode, scene: Scene) -> Rewrite | None:
     inner = scene.producer(node.inputs[0])
     shape = scene.shape(inner.inputs[0]) if inner is not None and inner.op == "ReduceMean" else None
     if inner is None or shape is None or len(shape) != 4:
         return None
     keeps, keeps_inner = (bool(item.attributes.get("keepdims", 1)) for item in (node, inner))
-    first = _axes(inner, scene, 4)
-    second = _axes(node, scene, 4 if keeps_inner else 3)
+    first = mean_axes(inner, scene, 4)
+    second = mean_axes(node, scene, 4 if keeps_inner else 3)
     # without its axis, the later axes of a tensor have moved up
     both = {(2, 2): keeps_inner is False, (3, 2): True, (2, 3): keeps_inner}
     if first is None or second is None or len(first) != 1 or len(second) != 1 or keeps != keeps_inner:
@@ -73,7 +59,7 @@ def _global_max(node: OnnxNode, scene: Scene) -> Rewrite | None:
     shape = scene.shape(node.inputs[0])
     if shape is None or len(shape) != 4:
         return None
-    if node.op == "ReduceMax" and _axes(node, scene, 4) != [2, 3]:
+    if node.op == "ReduceMax" and mean_axes(node, scene, 4) != [2, 3]:
         return None
     attributes = {"kernel_shape": list(shape[2:])}
     if node.op == "GlobalMaxPool" or node.attributes.get("keepdims", 1):
@@ -81,200 +67,6 @@ def _global_max(node: OnnxNode, scene: Scene) -> Rewrite | None:
     pooled = f"{node.name}//pooled"
     pool = OnnxNode(f"{node.name}//pool", "MaxPool", node.inputs[:1], (pooled,), attributes)
     return Rewrite((pool, in_place(node, "Flatten", pooled)))
-
-
-# ---- adaptive pooling
-
-
-@dataclass(frozen=True)
-class Windows:
-    """Those of a pool along an axis."""
-
-    kernel: int
-    stride: int
-    # padding at both ends
-    before: int
-    after: int
-    # which of them; None: all
-    places: Array | None = None
-
-
-WINDOWS = Op(
-    "Transpose",
-    Op("GatherND", Op("Transpose", Tensor("x"), name="pixels"), Constant("indices")),
-    name="windows",
-)
-
-
-def _adaptive(node: OnnxNode, scene: Scene) -> Rewrite | None:
-    """Rows and columns of every window stand in ``indices`` (rows, of a window, columns, of a window, 2)."""
-    found = first_match(WINDOWS, node.inputs[0], scene)
-    shape = scene.shape(found["x"]) if found is not None else None
-    indices = scene.constant(found["indices"]) if found is not None else None
-    if found is None or shape is None or indices is None or indices.ndim != 5 or indices.shape[-1] != 2:
-        return None
-    orders = [scene.made(found, name).attributes.get("perm") for name in ("pixels", "windows")]
-    if orders != [[2, 3, 0, 1], [4, 5, 0, 1, 2, 3]] or _axes(node, scene, 6) != [3, 5]:
-        return None
-    if node.attributes.get("keepdims", 1) or scene.made(found, "windows").op != "Transpose":
-        return None
-    if shape[2:] == (1, 1) and indices.size == 2 * indices.shape[0] * indices.shape[2]:
-        # windows of that one pixel: all else in a window of the result's size is padding, which does not count
-        size = [indices.shape[0], indices.shape[2]]
-        attributes = {"kernel_shape": size, "pads": [side - 1 for side in size] * 2}
-        return Rewrite((in_place(node, "AveragePool", found["x"], attributes=attributes),))
-    return _pool(node, found["x"], [_windows(windows, size) for windows, size in _sides(indices, shape)])
-
-
-def _sides(indices: Array, shape: tuple[int, ...]) -> list[tuple[Array, int]]:
-    """(windows (number, of pixels), size of the map) of both axes, of the indices that GatherND reads of ``shape``."""
-    return [(indices[:, :, 0, 0, 0], shape[2]), (indices[0, 0, :, :, 1], shape[3])]
-
-
-def _pool(node: OnnxNode, x: str, axes: Sequence[Windows | None]) -> Rewrite | None:
-    """The mean of every window of both axes, if there is a pool that has them."""
-    known = [axis for axis in axes if axis is not None]
-    if len(known) < len(axes):
-        return None
-    pads = [axis.before for axis in known] + [axis.after for axis in known]
-    attributes: dict[str, list[int]] = {
-        "kernel_shape": [axis.kernel for axis in known],
-        "strides": [axis.stride for axis in known],
-        **({"pads": pads} if any(pads) else {}),
-    }
-    # of windows that are not all one distance apart: those of a pool of every one
-    picks = [(number, axis.places) for number, axis in enumerate(known, 2) if axis.places is not None]
-    names = [f"{node.name}//{number}" for number, _ in picks]
-    nodes = [OnnxNode(f"{node.name}//pool", "AveragePool", (x,), (f"{node.name}//pool",), attributes)]
-    for (axis, _), name in zip(picks, names, strict=True):
-        nodes.append(OnnxNode(name, "Gather", (nodes[-1].outputs[0], f"{name} places"), (name,), {"axis": axis}))
-    nodes[-1] = replace(nodes[-1], name=node.name, outputs=node.outputs[:1])
-    return Rewrite(tuple(nodes), {f"{name} places": chosen for name, (_, chosen) in zip(names, picks, strict=True)})
-
-
-def _windows(windows: Array, size: int, there: Array | None = None) -> Windows | None:
-    """The windows (number, of pixels) over ``size``, of whose pixels only those are read that are ``there``."""
-    windows = windows % size
-    lengths = np.full(len(windows), windows.shape[1]) if there is None else there.sum(axis=1)
-    starts, kernel = windows[:, 0], int(lengths.max())
-    steps = np.arange(windows.shape[1])
-    read = steps < lengths[:, None]
-    if there is not None and not np.array_equal(there, read):
-        return None
-    if (windows != starts[:, None] + steps)[read].any() or (np.diff(starts) < 1).any():
-        return None
-    # a smaller window at an edge is a whole one of which some is padding, which does not count
-    missing = kernel - lengths
-    before = int(missing[0]) if starts[0] == 0 else 0
-    after = int(missing[-1]) if starts[-1] + lengths[-1] == size and len(starts) > 1 else 0
-    if missing.sum() != before + after:
-        return None
-    # from the beginning of the padding
-    starts = starts + before
-    starts[0] -= before
-    stride = int(starts[1] - starts[0]) if len(starts) > 1 else size
-    fitting = (size + before + after - kernel) // stride + 1
-    if np.array_equal(starts, np.arange(len(starts)) * stride) and fitting == len(starts):
-        return Windows(kernel, stride, before, after)
-    return Windows(kernel, 1, before, after, starts)
-
-
-def _unlike(node: OnnxNode, scene: Scene) -> Rewrite | None:
-    """Windows of fewer pixels than others are filled up, and what fills them becomes 0 before each window is summed up
-    pixel by pixel, and divided by how many it has."""
-    masked = _masked(node, scene)
-    if masked is None:
-        return None
-    tensor, counts, there = masked
-    found = first_match(WINDOWS, tensor, scene)
-    shape = scene.shape(found["x"]) if found is not None else None
-    indices = scene.constant(found["indices"]) if found is not None else None
-    if found is None or shape is None or indices is None or indices.shape != (*there.shape, 2):
-        return None
-    orders = [scene.made(found, name).attributes.get("perm") for name in ("pixels", "windows")]
-    rows, columns = np.asarray(there.any(axis=(2, 3))), np.asarray(there.any(axis=(0, 1)))
-    if orders != [[2, 3, 0, 1], [4, 5, 0, 1, 2, 3]] or (there != rows[:, :, None, None] & columns).any():
-        return None
-    pixels = rows.sum(axis=1)[:, None] * columns.sum(axis=1)
-    if counts.ndim > 2 or not np.allclose(np.broadcast_to(counts, pixels.shape), pixels, rtol=1e-6):
-        return None
-    sides = [(*side, some) for side, some in zip(_sides(indices, shape), (rows, columns), strict=True)]
-    pool = _pool(node, found["x"], [_windows(*side) for side in sides])
-    return pool or _shared(node, found["x"], sides)
-
-
-def _shared(node: OnnxNode, x: str, sides: Sequence[tuple[Array, int, Array]]) -> Rewrite | None:
-    """Windows (number, of pixels) over a size, of whose pixels those are read that are there, of both axes, if they are
-    those that overlap equal shares of the map."""
-    for windows, size, there in sides:
-        number = np.arange(len(windows))
-        starts, ends = number * size // len(windows), -(-(number + 1) * size // len(windows))
-        pixels = starts[:, None] + np.arange(windows.shape[1])
-        read = pixels < ends[:, None]
-        if ends.max() > size or not np.array_equal(there, read) or (windows % size != pixels)[read].any():
-            return None
-        if (there.sum(axis=1) != ends - starts).any():
-            return None
-    attributes = {"size": [len(windows) for windows, _, _ in sides]}
-    return Rewrite((in_place(node, "dagtrain.AdaptiveAveragePool", x, attributes=attributes),))
-
-
-def _by_matrices(node: OnnxNode, scene: Scene) -> Rewrite | None:
-    """A matrix times (a map times another one), which give the means over equal shares of rows and columns: what we
-    write of it ourselves."""
-    rows, inner = scene.constant(node.inputs[0]), scene.producer(node.inputs[1])
-    columns = scene.constant(inner.inputs[1]) if inner is not None and inner.op == "MatMul" else None
-    shape = scene.shape(inner.inputs[0]) if inner is not None else None
-    if rows is None or inner is None or columns is None or shape is None or len(shape) != 4:
-        return None
-    if rows.ndim != 2 or columns.ndim != 2 or (rows.shape[1], columns.shape[0]) != shape[2:]:
-        return None
-    size = len(rows), columns.shape[1]
-    window = SharedWindow.over(*shape[2:], size)
-    if not all(np.allclose(given, window.means(axis), atol=1e-6) for axis, given in enumerate((rows, columns.T))):
-        return None
-    attributes = {"size": list(size)}
-    return Rewrite((in_place(node, "dagtrain.AdaptiveAveragePool", inner.inputs[0], attributes=attributes),))
-
-
-def _masked(node: OnnxNode, scene: Scene) -> tuple[str, Array, Array] | None:
-    """(windows, what their sums are divided by, which pixels of them are summed up: (rows, of a window, columns, of a
-    window)) of adaptive pooling whose last node this is."""
-    known = [scene.constant(name) for name in node.inputs]
-    if len(known) != 2 or known[0] is not None or known[1] is None or known[1].dtype.kind != "f":
-        return None
-    taps, tensor = _summed(node.inputs[0], scene)
-    shape = scene.shape(tensor)
-    if shape is None or len(shape) != 6 or sorted(taps) != list(np.ndindex(shape[3], shape[5])):
-        return None
-    there = np.ones(shape[2:], bool)
-    while (where := scene.producer(tensor)) is not None and where.op == "Where":
-        mask, zero = scene.constant(where.inputs[0]), scene.number(where.inputs[1])
-        if mask is None or zero != 0 or mask.ndim > 4:
-            return None
-        there &= ~np.broadcast_to(mask, there.shape)
-        tensor = where.inputs[2]
-    return tensor, known[1] if node.op == "Div" else 1 / known[1], there
-
-
-def _summed(tensor: str, scene: Scene) -> tuple[list[tuple[int, int]], str]:
-    """(the pixels that are added up, by row and column in a window; of which tensor); none if it is no such sum."""
-    taps, sources, left = [], set(), [tensor]
-    while left:
-        producer = scene.producer(left.pop())
-        if producer is not None and producer.op == "Add":
-            left += producer.inputs
-            continue
-        places = []
-        for axis in (4, 3):
-            place = scene.number(producer.inputs[1]) if producer is not None and producer.op == "Gather" else None
-            if producer is None or place is None or producer.attributes.get("axis") != axis:
-                return [], ""
-            places.append(int(place))
-            sources.add(producer.inputs[0]) if axis == 3 else None
-            producer = scene.producer(producer.inputs[0])
-        taps.append((places[1], places[0]))
-    return (taps, sources.pop()) if len(sources) == 1 else ([], "")
 
 
 # ---- padding
@@ -346,21 +138,10 @@ def _positive(tensor: str, scene: Scene) -> bool:
     return node.op in POSITIVE or (node.op == "Clip" and low is not None and low >= 0)
 
 
-def _why(_node: OnnxNode, _scene: Scene) -> str:
-    return "its windows are not all of one size, as they are where the map's size is a multiple"
-
-
-TURN = Step(("Transpose",), "a Transpose")
-AVERAGE = Step(
-    ("ReduceMean",),
-    "a mean over windows that overlap equal shares of the map",
-)
 POOLS = (
     Idiom("a pool of one pixel", ("AveragePool", "MaxPool"), _single),
     Idiom("mean over the map", ("ReduceMean",), _mean_of_means),
     Idiom("largest of the map", ("GlobalMaxPool", "ReduceMax"), _global_max),
-    Idiom("adaptive pooling", ("ReduceMean",), _adaptive, ("GatherND",), (TURN, AVERAGE), _why),
-    Idiom("adaptive pooling", ("Div", "Mul"), _unlike),
-    Idiom("adaptive pooling", ("MatMul",), _by_matrices),
+    *ADAPTIVE,
     Idiom("padding", ("Conv", "MaxPool", "AveragePool"), _padded),
 )
