@@ -25,6 +25,8 @@ from placement.hypar.elimination import MOST_ENTRIES, TooClose, least
 from placement.hypar.network import Layer, Net
 from placement.hypar.published import PUBLISHED, published
 from placement.hypar.search import data_parallelism, exact, greedy, model_parallelism, weird_trick
+from placement.hypar.simulation import Accelerator, Array
+from placement.hypar.topology import Torus
 from tests.flow_support import call, tiny_model
 from tests.import_support import model, node, save
 
@@ -291,11 +293,20 @@ def test_the_command_tells_and_leaves_what_it_found(tmp_path: Path) -> None:
     )
     left = json.loads((tmp_path / "build/parallelize/parallelize.json").read_text())
     assert left == {key: told[key] for key in left}
+    counting, net = Counting(256, SECTION_3_4), published("sfc")
+    assert told["steps"]["chosen"]["seconds"] == Array().seconds(net, exact(net, 4, counting), counting)
+    model = told["steps"]["model parallelism"]
+    assert model["overlapped_seconds"] < model["seconds"]
+    assert model["joules"] > told["steps"]["chosen"]["joules"]
     picture = (tmp_path / "build/parallelize/parallelize.svg").read_text()
     assert picture.count(">mp</text>") == sum(layer["choices"].count("1") for layer in told["layers"])
     again = call(*asked)
     assert "unchanged" in again.out or "nothing" in again.out, again.out
     assert "831" in again.out.replace(".", "")
+    torus = json.loads(call(*asked, "--topology", "torus", "--units", 3, "--json").out)
+    array = Array(Accelerator(3), Torus)
+    assert (torus["topology"], torus["units"], torus["bytes"]) == ("torus", 3, told["bytes"])
+    assert torus["steps"]["chosen"]["seconds"] == array.seconds(net, exact(net, 4, counting), counting)
 
 
 @pytest.mark.parametrize(
@@ -306,6 +317,11 @@ def test_the_command_tells_and_leaves_what_it_found(tmp_path: Path) -> None:
         (("net.onnx", "--net", "sfc"), "both net.onnx and --net sfc are named.*net.onnx does not exist"),
         (("--net", "sfc", "--levels", 0, "--batch", -3), "--batch must be at least 1, not -3; --levels must .* not 0"),
         (("--net", "sfc", "--levels", 11), "--levels must be one of 1 to 10, not 11"),
+        (
+            ("--net", "sfc", "--topology", "ring", "--units", 0),
+            "--units must .* not 0; --topology ring is unknown.*htree",
+        ),
+        (("--net", "sfc", "--topology", "torus", "--levels", 7), "torus is simulated up to 64 accelerators, not 128"),
         (("--net", "sfc", "--convention", "3.5"), "--convention '3.5' is unknown; say 3.4 or twin.*one-way.intra.both"),
         (("--net", "sfc", "--convention", "both,after"), "--convention 'both,after' is unknown"),
     ],

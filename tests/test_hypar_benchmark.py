@@ -7,11 +7,12 @@ from itertools import pairwise
 import pytest
 
 from benchmarks import hypar
-from placement.hypar.communication import DP, MP, Counting
-from placement.hypar.convention import EVERY, SECTION_3_4
-from placement.hypar.network import Layer, Net
+from placement.hypar.communication import Counting
+from placement.hypar.convention import EVERY
 from placement.hypar.search import greedy, model_parallelism
-from placement.hypar.step_time import Array, Links
+from placement.hypar.simulation import Array
+from placement.hypar.topology import Links
+from tests.import_support import ROOT
 
 
 def test_no_convention_gives_both_totals_of_sfc() -> None:
@@ -23,24 +24,26 @@ def test_no_convention_gives_both_totals_of_sfc() -> None:
         assert abs(model / 0.723 - 1) > 0.05 or abs(printed / 0.681 - 1) > 0.05
 
 
-def test_the_time_of_one_layer() -> None:
-    layer = Layer(name="a", weights=100, macs=1000, input=10, output=10, pooled=10)
-    net, counting = Net("one", (layer,)), Counting(8, SECTION_3_4)
-    # three passes of 8 samples on four accelerators of two units, each 168 engines at 250 MHz
-    computing = 3 * 8 * 1000 / (4 * 2 * 168 * 250e6)
-    # H1: 2 × 100 words of gradients; H2: two pairs with 2 × 40 words of a map each, half of the batch
-    words = 2 * 100, 2 * 2 * 40
-    for links, level_links in ((Links.FAT, (4, 4)), (Links.CONSTANT, (2, 4))):
-        communicating = sum(32 * count / (many * 1.6e9) for count, many in zip(words, level_links, strict=True))
-        found = Array(units=2, links=links).seconds(net, {"a": (DP, MP)}, counting)
-        assert found == pytest.approx(computing + communicating)
-
-
-def test_data_parallelism_flattens_on_a_fat_tree_and_falls_on_another() -> None:
-    fat, constant = ([data for _, data, _ in hypar.scaling(Array(links=links))] for links in Links)
+def test_by_turns_data_parallelism_flattens_on_a_fat_tree_and_falls_on_another() -> None:
+    fat, constant = ([data for _, data, _ in hypar.scaling(Array(topology=hypar.TREES[links]))] for links in Links)
     assert all(more > less for less, more in pairwise(fat))
     assert constant.index(max(constant)) == 2
 
 
+def test_overlapping_opens_the_gap_between_communication_and_time() -> None:
+    space = hypar.vgg_space(Array(overlapped=True))
+    # no sum of maps of conv5_2 holds up what is behind it, though more is communicated
+    assert hypar.peaks(space) == "0000 1111"
+    assert space["0000 1111"] > 1.02 * space["0001 1111"] > space["1000 1111"]
+
+
 def test_the_search_of_all_ten_networks_takes_less_than_a_second() -> None:
     assert hypar.search_seconds() < 1
+
+
+@pytest.mark.slow
+def test_the_page_has_every_table() -> None:
+    page = (ROOT / "docs" / "hypar.md").read_text()
+    for head, heads, cells in hypar.tables():
+        assert cells, head
+        assert not [line for row in (heads, *cells) if (line := f"| {' | '.join(row)} |") not in page], head

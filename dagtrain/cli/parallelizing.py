@@ -31,10 +31,21 @@ def parallelize(
             "one-way,before,none (docs/hypar.md).",
         ),
     ] = "3.4",
+    topology: Annotated[
+        str, typer.Option(help="What joins accelerators where a step is simulated: htree (fat) or torus.")
+    ] = "htree",
+    units: Annotated[int, typer.Option(help="Processing units of an accelerator, 168 engines at 250 MHz each.")] = 12,
 ) -> Jobs:
     """Data or model parallelism for every layer on an array of accelerators, by least communication (HyPar)."""
     return (
         lambda network: network.parallelize(
-            model=model, net=net, batch=batch, levels=levels, exact=exact, convention=convention
+            model=model,
+            net=net,
+            batch=batch,
+            levels=levels,
+            exact=exact,
+            convention=convention,
+            topology=topology,
+            units=units,
         ),
     )

@@ -3,29 +3,39 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from dagtrain.files import write_text
 from dagtrain.flow.import_step import model_digest
-from dagtrain.flow.records import ParallelRecord
+from dagtrain.flow.records import ParallelRecord, ParallelStepRecord
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
 from dagtrain.graph.ir import Graph, Node
 from dagtrain.progress import Progress
 from dagtrain.report.parallelism import parallelism_picture
 from hdl.errors import DagtrainError, Problem
+from hdl.layers.windowed import Windowed
 from hdl.tensor import Kind
 from importers.onnx import import_model
 from placement.hypar.communication import BYTES, Choices, Counting, amounts, total
 from placement.hypar.convention import Convention
+from placement.hypar.energy import Prices, joules
+from placement.hypar.iteration import by_turns, iteration
 from placement.hypar.network import Layer, Net
 from placement.hypar.published import published
 from placement.hypar.search import data_parallelism, exact, greedy, model_parallelism, weird_trick
+from placement.hypar.simulation import Accelerator, simulate
+from placement.hypar.topology import HTree, Topology, Torus
 
 COMMAND = "dagtrain parallelize"
 MOST_LEVELS = 10
+# by name: what joins accelerators, and the most levels that are simulated in reasonable time
+TOPOLOGIES: Mapping[str, tuple[Callable[[int], Topology], int]] = {
+    "htree": (HTree.of_one, MOST_LEVELS),
+    "torus": (Torus, 6),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +53,9 @@ class ParallelizeOptions:
     exact: bool = False
     # see `placement.hypar.convention`
     convention: str = "3.4"
+    # what joins accelerators, and processing units of each
+    topology: str = "htree"
+    units: int = 12
 
 
 def run(workspace: Workspace, options: ParallelizeOptions, progress: Progress) -> StepResult:
@@ -55,6 +68,8 @@ def run(workspace: Workspace, options: ParallelizeOptions, progress: Progress) -
         "levels": options.levels,
         "exact": options.exact,
         "convention": str(counting.convention),
+        "topology": options.topology,
+        "units": options.units,
     }
     done = workspace.run("parallelize", depends, lambda folder: _work(folder, options, counting, progress))
     folder = workspace.folder("parallelize")
@@ -76,6 +91,7 @@ def _checked(options: ParallelizeOptions) -> Counting:
         problems.append(Problem(f"--batch must be at least 1, not {options.batch}"))
     if not 1 <= options.levels <= MOST_LEVELS:
         problems.append(Problem(f"--levels must be one of 1 to {MOST_LEVELS}, not {options.levels}"))
+    problems += _array_problems(options)
     convention = None
     try:
         convention = Convention.parse(options.convention)
@@ -89,6 +105,18 @@ def _checked(options: ParallelizeOptions) -> Counting:
     if problems or convention is None:
         raise DagtrainError.listing("", problems)
     return Counting(options.batch, convention)
+
+
+def _array_problems(options: ParallelizeOptions) -> Iterator[Problem]:
+    if options.units < 1:
+        yield Problem(f"--units must be at least 1, not {options.units}")
+    if options.topology not in TOPOLOGIES:
+        yield Problem(f"--topology {options.topology} is unknown", f"choose one of {', '.join(TOPOLOGIES)}")
+        return
+    most = TOPOLOGIES[options.topology][1]
+    if most < options.levels <= MOST_LEVELS:
+        what = f"--topology {options.topology} is simulated up to {2**most} accelerators, not {2**options.levels}"
+        yield Problem(what, f"ask for --levels {most} at most, or for --topology htree")
 
 
 def _work(folder: Path, options: ParallelizeOptions, counting: Counting, progress: Progress) -> None:
@@ -132,6 +160,7 @@ def weighted_layers(graph: Graph) -> Net:
                 name=owner,
                 weights=weights,
                 macs=node.layer.macs if weights else 0,
+                taps=_taps(node, weights),
                 input=sum(graph.tensor(edge).elements for edge in maps),
                 output=max(outputs.values()),
                 pooled=0,
@@ -149,6 +178,12 @@ def _weights(node: Node) -> int:
     return sum(port.tensor.elements for port in ports if len(port.tensor.shape) > 1)
 
 
+def _taps(node: Node, weights: int) -> int:
+    """Of its kernel; where that covers the map every weight multiplies once, as in a dense layer."""
+    is_dense = not weights or node.layer.macs == weights
+    return node.layer.window.taps if isinstance(node.layer, Windowed) and not is_dense else 1
+
+
 def _with_pools(graph: Graph, found: Mapping[str, Layer], carried: Mapping[str, str]) -> Iterator[Layer]:
     """Each with the largest map that leaves it for another one, or for the loss."""
     taken = dict.fromkeys(found, 0)
@@ -162,6 +197,8 @@ def _with_pools(graph: Graph, found: Mapping[str, Layer], carried: Mapping[str, 
 
 
 # ---- what is told
+
+CHOSEN = "chosen"
 
 
 def _record(net: Net, chosen: Choices, options: ParallelizeOptions, counting: Counting) -> ParallelRecord:
@@ -185,6 +222,11 @@ def _record(net: Net, chosen: Choices, options: ParallelizeOptions, counting: Co
         "bytes": BYTES * sum(between),
         "level_bytes": [BYTES * amount for amount in between],
         "compared": {name: BYTES * total(net, choices, counting) for name, choices in compared.items()},
+        "topology": options.topology,
+        "units": options.units,
+        "steps": {
+            name: _step(net, choices, options, counting) for name, choices in {CHOSEN: chosen, **compared}.items()
+        },
         "layers": [
             {
                 "name": layer.name,
@@ -197,6 +239,19 @@ def _record(net: Net, chosen: Choices, options: ParallelizeOptions, counting: Co
     }
 
 
+def _step(net: Net, choices: Choices, options: ParallelizeOptions, counting: Counting) -> ParallelStepRecord:
+    """A step of training on the array."""
+    tasks, topology = iteration(net, choices, counting), TOPOLOGIES[options.topology][0](options.levels)
+    turns, overlapped = (
+        simulate(program, topology, Accelerator(options.units)).seconds for program in (by_turns(tasks), tasks)
+    )
+    return {
+        "seconds": turns,
+        "overlapped_seconds": overlapped,
+        "joules": joules(tasks, 2**options.levels, Prices()).total,
+    }
+
+
 def _lines(meta: ParallelRecord) -> Iterator[str]:
     directions, pooling, halving = meta["switches"]
     yield (
@@ -204,10 +259,25 @@ def _lines(meta: ParallelRecord) -> Iterator[str]:
         f"{_gigabytes(meta['bytes'])} a step, by level " + ", ".join(map(_gigabytes, meta["level_bytes"]))
     )
     yield f"convention {meta['convention']}: both ways {directions}, F {pooling} pools, halved {halving}"
+    yield (
+        f"on {meta['topology']}, {meta['units']} units an accelerator: {_told(meta['steps'][CHOSEN])}; by turns means "
+        "that nothing is computed while words cross"
+    )
     least = meta["bytes"]
     for name, count in meta["compared"].items():
         ratio = f", {count / least:.4g} times as much" if least else ""
-        yield f"{name}: {_gigabytes(count)}{ratio}"
+        yield f"{name}: {_gigabytes(count)}{ratio}, {_told(meta['steps'][name])}"
+
+
+def _told(step: ParallelStepRecord) -> str:
+    return (
+        f"{_quantity(step['seconds'], 's')} by turns, {_quantity(step['overlapped_seconds'], 's')} overlapped, "
+        f"{_quantity(step['joules'], 'J')}"
+    )
+
+
+def _quantity(value: float, unit: str) -> str:
+    return f"{value:.4g} {unit}" if value >= 1 else f"{1000 * value:.4g} m{unit}"
 
 
 def _gigabytes(count: float) -> str:

@@ -600,6 +600,16 @@ class ParallelLayerRecord(TypedDict):
     choices: Annotated[str, Field(pattern="^[01]+$")]
 
 
+class ParallelStepRecord(TypedDict):
+    """A step of training on an array of accelerators."""
+
+    # computing and communicating by turns
+    seconds: float
+    # at once, wherever no result is waited for
+    overlapped_seconds: float
+    joules: float
+
+
 class ParallelRecord(Versioned):
     """``parallelize.json``."""
 
@@ -617,6 +627,11 @@ class ParallelRecord(Versioned):
     level_bytes: list[float]
     # other choices -> bytes
     compared: dict[str, float]
+    # htree or torus; processing units of an accelerator
+    topology: str
+    units: Positive
+    # these choices, "chosen", and the others -> time and energy
+    steps: dict[str, ParallelStepRecord]
     layers: list[ParallelLayerRecord]
 
 

@@ -17,13 +17,17 @@ from placement.hypar.convention import Convention, Halving, Pooling
 from placement.hypar.network import Layer, Net
 
 Amounts = npt.NDArray[np.float64]
+# by choice before and behind a border
+Table = tuple[tuple[float, float], tuple[float, float]]
 
 BYTES = 4
 DP, MP = 0, 1
 # Table 2 by choice before and behind a border, as shares of a map: of F and of E, which are equally large
-TABLE_2 = ((0.0, 0.25 + 0.25), (0.5, 0.5))
+TABLE_2: Table = ((0.0, 0.25 + 0.25), (0.5, 0.5))
 # where maps meet nothing is multiplied: equal choices have equal shapes on both sides (Figure 2's R beside R)
-INTO_JOIN = ((0.0, 0.25 + 0.25), (0.5, 0.0))
+INTO_JOIN: Table = ((0.0, 0.25 + 0.25), (0.5, 0.0))
+# what of both is F's, on the way forward; the rest is E's, on the way back (3.3)
+FORWARD: Table = ((0.0, 0.25), (0.0, 0.0))
 
 
 @dataclass(frozen=True)
@@ -77,9 +81,16 @@ class Counting:
 
     def inter(self, maker: Layer, taker: Layer, above: tuple[Above, Above], choices: tuple[int, int]) -> float:
         """Table 2, between two groups."""
-        table = INTO_JOIN if taker.is_join else TABLE_2
-        share = table[choices[0]][choices[1]] * self.border_share(*above)
-        return self.convention.inter_ways * share * self.map(maker)
+        return sum(self.inter_parts(maker, taker, above, choices))
+
+    def inter_parts(
+        self, maker: Layer, taker: Layer, above: tuple[Above, Above], choices: tuple[int, int]
+    ) -> tuple[float, float]:
+        """The same as (F, E)."""
+        (before, behind), table = choices, INTO_JOIN if taker.is_join else TABLE_2
+        crossing = self.convention.inter_ways * self.border_share(*above) * self.map(maker)
+        forward = FORWARD[before][behind]
+        return forward * crossing, (table[before][behind] - forward) * crossing
 
 
 def amounts(net: Net, choices: Choices, counting: Counting) -> tuple[float, ...]:

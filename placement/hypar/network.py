@@ -21,6 +21,8 @@ class Layer:
     weights: int
     # multiplications a sample, forward
     macs: int
+    # of its kernel: rows × columns; a dense layer has one
+    taps: int = 1
     # what it takes
     input: int
     # what it makes, before and behind the pools that follow it

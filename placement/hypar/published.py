@@ -70,9 +70,10 @@ class Published:
         side, channels = self.side, self.channels
         inputs: tuple[str, ...] = ()
         for layer in self.layers:
-            taken = side * side * channels
+            taken, taps = side * side * channels, 1
             if isinstance(layer, Conv):
-                kernel = layer.kernel**2 * channels
+                taps = layer.kernel**2
+                kernel = taps * channels
                 side, channels = layer.after(side), layer.filters
                 macs, output = kernel * channels * side * side, channels * side * side
                 side = layer.pool.after(side) if layer.pool else side
@@ -81,7 +82,7 @@ class Published:
                 macs = kernel * channels
                 output = channels
             yield Layer(
-                name=layer.name, weights=kernel * channels, macs=macs, input=taken, output=output,
+                name=layer.name, weights=kernel * channels, macs=macs, taps=taps, input=taken, output=output,
                 pooled=channels * side * side, inputs=inputs,
             )  # fmt: skip
             inputs = (layer.name,)
