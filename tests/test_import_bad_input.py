@@ -597,6 +597,49 @@ def _short_pads() -> ModelProto:
     return _pad([0, 1])
 
 
+@case(
+    "normalisation of rows",
+    r"node m_node \(LayerNormalization\): normalises the last 1 axes of shape .*; only over the channels .*",
+)
+def _rows_normalised() -> ModelProto:
+    return model([node("LayerNormalization", "x o", "m"), *HEAD], {"w": W, "o": np.ones(6)})
+
+
+@case(
+    "shuffle of rows",
+    r"node t_node \(Transpose\): puts axes of shape \[2, 2, 2, 3, 6\] in the order \[0, 1, 3, 2, 4\]; only .*",
+)
+def _shuffled_rows() -> ModelProto:
+    nodes = [
+        node("Reshape", "x s", "a"),
+        node("Transpose", "a", "t", perm=[0, 1, 3, 2, 4]),
+        node("Reshape", "t u", "m"),
+    ]
+    return model([*nodes, *HEAD], {"w": W, "s": np.array([0, 2, 2, 3, 6]), "u": np.array([0, 2, 6, 6])})
+
+
+@case(
+    "a signal",
+    r"node c_node \(Conv\): weights have shape \[3, 6, 3\]; only two-dimensional convolution is supported",
+)
+def _signal() -> ModelProto:
+    nodes = [node("Conv", "x k", "c"), node("Flatten", "c", "f"), node("Gemm", "f v", "y", transB=1)]
+    return model(nodes, {"k": np.ones((3, 6, 3)), "v": np.ones((3, 30))}, ("N", 6, 12))
+
+
+@case(
+    "normalisation of a flattened map",
+    r"node n_node \(BatchNormalization\): input 0 of shape \[2, 72\] is a flattened map of 2x6x6; put it before .*",
+)
+def _flattened_normalised() -> ModelProto:
+    nodes = [
+        node("Flatten", "x", "f"),
+        node("BatchNormalization", "f o o o o", "n"),
+        node("Gemm", "n w", "y", transB=1),
+    ]
+    return model(nodes, {"w": W, "o": np.ones(72)})
+
+
 @case("softmax inside", r"node m_node \(Softmax\): stands elsewhere than at the end over the classes; .*")
 def _softmax() -> ModelProto:
     return model([node("Softmax", "x", "m"), *HEAD], {"w": W})

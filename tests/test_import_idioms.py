@@ -158,6 +158,10 @@ ACTIVATIONS: list[tuple[str, int, Spelling]] = [
     ("HardSigmoid", 13, spelt("a = Add x t; m = Max z a; c = Min m s; y = Mul f c", t=3.0, z=0.0, s=6.0, f=1 / 6)),
     ("Silu", 11, spelt("g = Sigmoid x; y = Mul x g")),
     ("Silu", 11, spelt("g = Sigmoid x; y = Mul g x")),
+    ("Sigmoid", 11, spelt("n = Neg x; e = Exp n; a = Add e i; y = Div i a", i=1.0)),
+    ("Sigmoid", 13, spelt("n = Mul x m; e = Exp n; a = Add i e; y = Reciprocal a", i=1.0, m=-1.0)),
+    ("Silu", 13, spelt("n = Neg x; e = Exp n; a = Add i e; y = Div x a", i=1.0)),
+    ("Silu", 13, spelt("n = Sub z x; e = Exp n; a = Add e i; g = Div i a; y = Mul g x", i=1.0, z=0.0)),
     ("Gelu", 11, spelt("d = Div x r; e = Erf d; a = Add e i; p = Mul x a; y = Mul p h", r=SQRT2, i=1.0, h=0.5)),
     ("Gelu", 13, spelt("d = Mul x r; e = Erf d; a = Add i e; p = Mul h x; y = Mul p a", r=1 / SQRT2, i=1.0, h=0.5)),
     ("Gelu", 13, spelt("d = Div x r; e = Erf d; a = Add i e; p = Div a t; y = Mul p x", r=SQRT2, i=1.0, t=2.0)),
@@ -287,6 +291,20 @@ DRAWN: list[tuple[str, float, int, Spelling]] = [
         15,
         spelt("b = Bernoulli share; s = Mul x b; y = Div s k", k=0.8, share=ONE_EACH + np.float32(0.8)),
     ),
+    ("Dropout", 0.3, 13, spelt("r = RandomUniformLike x; l = Less r k; w = Where l x z; y = Div w k", k=0.7, z=0.0)),
+    # rounded down once the share is added, as older timm and EfficientNet's drop_connect have it
+    (
+        "StochasticDepth",
+        0.2,
+        13,
+        spelt("r = RandomUniformLike o; a = Add r k; f = Floor a; d = Div x k; y = Mul d f", k=0.8, o=ONE_EACH),
+    ),
+    (
+        "Dropout",
+        0.3,
+        13,
+        spelt("r = RandomUniformLike x; a = Add k r; f = Floor a; s = Mul x f; y = Div s k", k=0.7),
+    ),
 ]
 
 
@@ -332,6 +350,14 @@ BROKEN: list[tuple[str, Spelling]] = [
             o=np.zeros((2, 2, 1, 1), np.float32),
             Cast_to=1,
         ),
+    ),
+    (
+        r"node r_node \(RandomUniformLike\): .* but what is kept is not divided by 0.7, the share that is kept; .*",
+        spelt("r = RandomUniformLike x; l = Less r k; y = Where l x z", k=0.7, z=0.0),
+    ),
+    (
+        r"node r_node \(RandomUniformLike\): .* but what is dropped becomes another number than 0; .*",
+        spelt("r = RandomUniformLike x; l = Less r k; d = Div x k; y = Where l d z", k=0.7, z=-1.0),
     ),
     (
         r"node e_node \(Erf\): begins GELU spelt out, which breaks at node a_node \(Mul\); an addition of 1 must .*",

@@ -11,6 +11,7 @@ import pytest
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from hdl.errors import ImportProblem
+from hdl.recipe import Loss, Recipe
 from importers.onnx import Imported, import_with_notes
 from tests.import_support import Array, assert_close, evaluate, forward, model, node, save
 
@@ -92,6 +93,17 @@ def test_losses_and_decisions_are_dropped_with_a_note(
     assert [note.startswith(start) for note, start in zip(found.notes, dropped, strict=True)] == [True] * len(dropped)
     image = RNG.standard_normal((2, 2, 6, 6))
     assert_close(forward(found.graph, image), evaluate(BEFORE, image), 1e-5)
+
+
+@pytest.mark.parametrize("gate", ["Sigmoid", "HardSigmoid"])
+def test_a_gate_at_the_end_is_kept_with_a_note_unless_the_loss_is_of_such_scores(gate: str, tmp_path: Path) -> None:
+    path = save(model([*SCORES, node(gate, "scores", "y")], {"w": W}), tmp_path)
+    found = import_with_notes(path)
+    assert kinds(found) == ["Conv", gate]
+    assert [note.partition(",")[0] for note in found.notes] == [
+        f"node y_node ({gate}) at the end stays: it keeps scores between 0 and 1"
+    ]
+    assert import_with_notes(path, recipe=Recipe(loss=Loss.MEAN_SQUARED_ERROR)).notes == ()
 
 
 def test_a_loss_spelt_out_without_the_scores_beside_it_is_named_and_nothing_else(tmp_path: Path) -> None:

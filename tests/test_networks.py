@@ -49,13 +49,20 @@ CHOSEN = {
     # SiLU
     "efficientnet_b0-torchscript-eval",
 }
-# draws of each network in training mode: dropout and stochastic depth
-DRAWS = {
-    "squeezenet1_1": (1, 0),
-    "mnasnet": (1, 0),
-    "mobilenetv3_small": (1, 0),
-    "regnet_y_400mf": (0, 0),
-    "efficientnet_b0": (1, 9),
+# draws of each network in training mode: ratios of dropout; how many stochastic depths there are, and the last's ratio
+DRAWS: dict[str, tuple[list[float], int, float]] = {
+    "alexnet": ([0.5, 0.5], 0, 0),
+    "vgg11_bn": ([0.5, 0.5], 0, 0),
+    "squeezenet1_1": ([0.5], 0, 0),
+    "googlenet": ([0.2], 0, 0),
+    "inception_v3": ([0.5], 0, 0),
+    "mnasnet": ([0.2], 0, 0),
+    "mobilenetv2": ([0.2], 0, 0),
+    "mobilenetv3_small": ([0.2], 0, 0),
+    "regnet_y_400mf": ([], 0, 0),
+    # rising from 0 with the block, of which the last has no shortcut
+    "efficientnet_b0": ([0.2], 9, 0.2 * 14 / 16),
+    "convnext_tiny": ([], 17, 0.1),
 }
 LIGHT = sorted((Path(onnx.__file__).parent / "backend/test/data/light").glob("light_*.onnx"))
 # in the default suite at the published size
@@ -173,8 +180,13 @@ def test_a_file_is_the_same_network_at_every_later_opset(name: str, opset: int) 
 @pytest.mark.parametrize("exporter", EXPORTERS)
 def test_an_export_in_training_mode_draws_as_the_network_does(network: str, exporter: str, tmp_path: Path) -> None:
     graph = import_model(save(example(f"small/{network}-{exporter}-training"), tmp_path))
-    layers = [type(node.layer) for node in graph.nodes]
-    assert (layers.count(Dropout), layers.count(StochasticDepth)) == DRAWS[network]
+    dropouts = [node.layer.ratio for node in graph.nodes if type(node.layer) is Dropout]
+    depths = [node.layer.ratio for node in graph.nodes if isinstance(node.layer, StochasticDepth)]
+    ratios, count, last = DRAWS[network]
+    assert dropouts == pytest.approx(ratios)
+    assert len(depths) == count
+    assert depths[-1:] == pytest.approx([last] * bool(count))
+    assert depths == sorted(depths)
 
 
 def test_the_style_of_tf2onnx_equals_the_reference_evaluator(tmp_path: Path) -> None:

@@ -166,6 +166,9 @@ class Lowering:
         height, width, channels = value.map
         if value.shape == (self.batch, channels, height, width) or (height == width == 1 and is_vector(value.shape)):
             return value
+        if len(value.shape) == 2:
+            what = f"input {index} of shape {list(value.shape)} is a flattened map of {channels}x{height}x{width}"
+            raise Unsupported(what, "put it before Flatten or Reshape: behind it each pixel counts as a channel")
         raise Unsupported(
             f"input {index} of shape {list(value.shape)} is a reshaped map of {channels}x{height}x{width}",
             "reshapes that move elements between channels, rows and columns are not supported",

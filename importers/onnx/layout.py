@@ -41,6 +41,8 @@ class View:
     # before it was flattened
     shape: tuple[int, ...]
     flat: bool = False
+    # the node that turned it
+    turn: str = ""
 
     @property
     def source_shape(self) -> tuple[int, ...]:
@@ -82,7 +84,7 @@ class _Turning:
         result = f"{node.outputs[0]}//turned"
         self.nodes.append(replace(node, inputs=tuple(inputs), outputs=(result, *node.outputs[1:]), **changes))
         shape = self.shapes.get(node.outputs[0], view.shape)
-        self.views[node.outputs[0]] = View(result, view.order, view.shape if view.flat else shape, view.flat)
+        self.views[node.outputs[0]] = View(result, view.order, view.shape if view.flat else shape, view.flat, view.turn)
 
     def plain(self, name: str) -> str:
         """The tensor itself: a view is made at last."""
@@ -94,7 +96,10 @@ class _Turning:
         if not view.is_order_kept:
             turned = name if not view.flat else f"{name}//channels last"
             attributes = {"perm": list(view.order)}
-            self.nodes.append(OnnxNode(f"{name}//transpose", "Transpose", (source,), (turned,), attributes))
+            # under its own name, unless several tensors come of it
+            taken = any(node.name == view.turn for node in self.nodes)
+            label = f"{name}//transpose" if taken or not view.turn else view.turn
+            self.nodes.append(OnnxNode(label, "Transpose", (source,), (turned,), attributes))
             source = turned
         if source != name:
             shape = np.array((view.shape[0], -1) if view.flat else view.shape)
@@ -176,7 +181,7 @@ def _transpose(node: OnnxNode, state: _Turning) -> None:
     if order == tuple(range(len(order))):
         state.same[node.outputs[0]] = name
     else:
-        state.views[node.outputs[0]] = View(name, order, shape)
+        state.views[node.outputs[0]] = View(name, order, shape, turn=node.name)
 
 
 # ---- one function an operator, or several; False where the view has to be made after all
@@ -242,7 +247,7 @@ def _along_an_axis(node: OnnxNode, view: View, state: _Turning) -> bool:
     inputs = (view.of, *node.inputs[1:])
     state.nodes.append(replace(node, inputs=inputs, outputs=results, attributes=attributes))
     for name, result in zip(node.outputs, results, strict=True):
-        state.views[name] = View(result, view.order, state.shapes.get(name, view.shape))
+        state.views[name] = View(result, view.order, state.shapes.get(name, view.shape), turn=view.turn)
     return True
 
 

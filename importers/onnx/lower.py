@@ -8,7 +8,7 @@ from dagtrain.graph.heads import loss_node
 from dagtrain.graph.ir import Graph, Node, Role, Stage, verify
 from hdl.errors import DagtrainError
 from hdl.layers.wiring.host import HostInput
-from hdl.recipe import Recipe
+from hdl.recipe import Loss, Recipe
 from importers.onnx.context import Lost, Lowering, Value, is_vector
 from importers.onnx.handlers import HANDLERS
 from importers.onnx.handlers.registry import Handler
@@ -45,7 +45,7 @@ def lower(
     report_unknown(model, problems)
     heads = [state.names.take(f"{loss_name}_{name}") for name in model.heads]
     scores = [_logits(name, state) for name in (*model.heads, model.output)]
-    notes = (*model.notes, *state.notes)
+    notes = (*model.notes, *state.notes, *_gates(model, recipe))
     _same_classes(scores, state)
     if list(problems):
         return None, notes
@@ -137,6 +137,16 @@ def _same_classes(scores: Sequence[Value | None], state: Lowering) -> None:
         if value is not None and main is not None and value.map[2] != main.map[2]:
             what = f"tells {value.map[2]} classes, the main head {main.map[2]}"
             state.problems.add(f"output {name}", what, "leave out --aux: auxiliary heads share the labels")
+
+
+def _gates(model: OnnxModel, recipe: Recipe) -> list[str]:
+    """Notes on gates that make class scores of which the loss takes the softmax."""
+    last = [model.producers.get(name) for name in model.results]
+    found = [node for node in last if node is not None and node.op in ("Sigmoid", "HardSigmoid")]
+    if recipe.loss is not Loss.CROSS_ENTROPY:
+        return []
+    why = "so that softmax tells classes little apart; export without it, or train with loss = mean-squared-error"
+    return [f"{node} at the end stays: it keeps scores between 0 and 1, {why}" for node in found]
 
 
 def _logits(name: str, state: Lowering) -> Value | None:

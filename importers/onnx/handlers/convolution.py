@@ -17,11 +17,11 @@ from importers.onnx.writing import Writing
 @handles("Conv")
 def conv(node: OnnxNode, state: Lowering) -> None:
     """Becomes `Conv`, or `DepthwiseConv` where every channel has one filter of its own; a bias becomes `Bias`."""
-    x = state.map_of(node)
     weight = state.weight(node, 1)
-    height, width, channels = x.map
     if weight.ndim != 4:
         raise Unsupported(f"weights have shape {list(weight.shape)}", "only two-dimensional convolution is supported")
+    x = state.map_of(node)
+    height, width, channels = x.map
     attributes = Attributes(node)
     groups = attributes.get("group", 1)
     window = read_window(attributes, (height, width), weight.shape[2:])

@@ -96,6 +96,16 @@ def layer_norm(node: OnnxNode, state: Lowering) -> None:
     state.give(node, value)
 
 
+@handles("LayerNormalization")
+def layer_normalization(node: OnnxNode, state: Lowering) -> None:
+    """What is left of them is over other axes than the channels."""
+    x = state.value(node)
+    axis = node.attributes.get("axis", -1)
+    count = -axis if axis < 0 else len(x.shape) - axis
+    what = f"normalises the last {count} axes of shape {list(x.shape)}"
+    raise Unsupported(what, "only over the channels of each pixel, between Transposes to channels last and back")
+
+
 @writes(ChannelNorm)
 def write_channel_norm(node: Node, state: Writing) -> None:
     """Between Transposes, since ONNX normalises over last axes; scale and shift are layers behind it."""

@@ -1,4 +1,5 @@
-"""Flatten, Reshape, Squeeze, Unsqueeze: other shapes of the same elements, which cost nothing.  Softmax: the loss's."""
+"""Flatten, Reshape, Squeeze, Unsqueeze: other shapes of the same elements, which cost nothing.  Transpose, if no idiom
+and no layout took it away.  Softmax: the loss's."""
 
 from __future__ import annotations
 
@@ -71,6 +72,16 @@ def _axes(node: OnnxNode, state: Lowering) -> list[int] | None:
     if state.has(node, 1):
         axes = np.atleast_1d(state.constant(node, 1)).tolist()
     return None if axes is None else [int(axis) for axis in axes]
+
+
+@handles("Transpose")
+def transpose(node: OnnxNode, state: Lowering) -> None:
+    """What is left of them moves elements between channels, rows and columns."""
+    shape = list(state.value(node).shape)
+    order = node.attributes.get("perm", list(range(len(shape)))[::-1])
+    what = f"puts axes of shape {shape} in the order {order}"
+    cure = "only channels last and back around what works on pixels, and shuffles of channels in groups, are supported"
+    raise Unsupported(what, cure)
 
 
 @handles("Softmax", "LogSoftmax")

@@ -1,8 +1,9 @@
-"""Activations spelt out: HardSigmoid, HardSwish, SiLU, GELU.
+"""Activations spelt out: HardSigmoid, HardSwish, Sigmoid, SiLU, GELU.
 
 HardSigmoid     clip(x + 3, 0, 6) / 6                                       -> HardSigmoid(1/6, 1/2)
 HardSwish       x * HardSigmoid(x), x * clip(x + 3, 0, 6) / 6               -> HardSwish
-SiLU            x * Sigmoid(x), Swish of alpha 1                            -> dagtrain.Silu
+Sigmoid         1 / (1 + Exp(-x)), or its Reciprocal                        -> Sigmoid
+SiLU            x * Sigmoid(x), x / (1 + Exp(-x)), Swish of alpha 1                            -> dagtrain.Silu
 GELU            x * (1 + Erf(x / sqrt 2)) / 2                               -> Gelu
 GELU by tanh    x * (1 + Tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))) / 2     -> Gelu(approximate="tanh")
 """
@@ -65,9 +66,17 @@ def _hard_swish(node: OnnxNode, scene: Scene) -> Rewrite | None:
     return Rewrite((in_place(node, "HardSwish", found["x"]),))
 
 
-# ---- SiLU
+# ---- Sigmoid and SiLU
 
-SILU = Either(Op("Mul", X, Op("Sigmoid", X)), Op("Swish", X, name="swish"))
+MINUS = Either(Op("Neg", X), Op("Mul", X, number(-1)), Op("Sub", number(0), X))
+ONE_AND_EXP = Op("Add", Op("Exp", MINUS), number(1))
+SIGMOID = Either(Op("Div", number(1), ONE_AND_EXP), Op("Reciprocal", ONE_AND_EXP))
+SILU = Either(Op("Mul", X, Op("Sigmoid", X)), Op("Div", X, ONE_AND_EXP), Op("Swish", X, name="swish"))
+
+
+def _sigmoid(node: OnnxNode, scene: Scene) -> Rewrite | None:
+    found = first_match(SIGMOID, node.outputs[0], scene)
+    return None if found is None else Rewrite((in_place(node, "Sigmoid", found["x"]),))
 
 
 def _silu(node: OnnxNode, scene: Scene) -> Rewrite | None:
@@ -100,7 +109,8 @@ ADD_ONE = Step(("Add",), "an addition of 1", "addend")
 ACTIVATIONS = (
     Idiom("hard sigmoid", PRODUCTS, _hard_sigmoid),
     Idiom("hard swish", PRODUCTS, _hard_swish),
-    Idiom("SiLU", ("Mul", "Swish"), _silu),
+    Idiom("sigmoid", ("Div", "Reciprocal"), _sigmoid),
+    Idiom("SiLU", ("Mul", "Div", "Swish"), _silu),
     Idiom("GELU", PRODUCTS, _gelu, ("Erf",), (ADD_ONE, Step(PRODUCTS, "a product with x"))),
 )
 

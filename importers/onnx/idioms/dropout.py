@@ -2,7 +2,7 @@
 
     x * cast(uniform < keep) / keep      the order of the product and the quotient is free; the comparison may be any,
                                          and where of (mask, x / keep, 0) does as well
-    Bernoulli(keep) in place of the comparison
+    Bernoulli(keep), or floor(uniform + keep), in place of the comparison
 
 Random numbers of the shape of x make dropout; one number an image, stochastic depth (Huang et al. 2016).
 """
@@ -13,9 +13,10 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
+from onnx import TensorProto
 
 from importers.onnx.idioms.idiom import Idiom, Rewrite, Step, in_place
-from importers.onnx.idioms.pattern import Constant, Either, Found, Op, Scene, Tensor, match
+from importers.onnx.idioms.pattern import Constant, Either, Found, Op, Scene, Tensor, first_match, match
 from importers.onnx.model import OnnxNode
 
 X = Tensor("x")
@@ -33,6 +34,7 @@ DRAWN_BITS = Op("Bernoulli", Constant("share"), name="bits")
 MASK = Either(Op("Cast", Either(COMPARED, DRAWN_BITS)), Op("CastLike", COMPARED, Tensor("as")), DRAWN_BITS)
 SCALE = Constant("keep")
 FACTOR = Constant("factor")
+CHOSEN = Op("Where", COMPARED, X, Constant("zero"))
 KEPT = Either(
     # no scale: what is kept counts as it is
     Op("Mul", X, MASK, name="bare"),
@@ -43,7 +45,11 @@ KEPT = Either(
     Op("Mul", Op("Div", X, SCALE), MASK),
     Op("Mul", Op("Mul", X, FACTOR), MASK),
     Op("Where", COMPARED, Either(Op("Div", X, SCALE), Op("Mul", X, FACTOR)), Constant("zero")),
+    Op("Div", CHOSEN, SCALE),
+    Op("Mul", CHOSEN, FACTOR),
+    Op("Where", COMPARED, X, Constant("zero"), name="bare"),
 )
+RAISED = Op("Floor", Op("Add", DRAWN, Constant("share")))
 
 
 def _keep(found: Found, scene: Scene) -> float | None:
@@ -72,6 +78,21 @@ def _scaled(found: Found, scene: Scene, keep: float) -> bool:
     factor = scene.number(found["factor"]) if "factor" in found else None
     given = divisor if divisor is not None else 1 / factor if factor else None
     return given is not None and math.isclose(given, keep, rel_tol=1e-3)
+
+
+def _rounded_down(node: OnnxNode, scene: Scene) -> Rewrite | None:
+    """Whether the sum of a number from 0 to 1 and the share reaches 1, as a comparison."""
+    found = first_match(RAISED, node.outputs[0], scene)
+    share = scene.number(found["share"]) if found is not None else None
+    if found is None or share is None or not 0 < share <= 1:
+        return None
+    drawn = scene.made(found, "random").attributes
+    if (drawn.get("low", 0.0), drawn.get("high", 1.0)) != (0, 1):
+        return None
+    bound, compared = f"{node.name}//bound", f"{node.name}//compared"
+    above = OnnxNode(compared, "Greater", (found["random"], bound), (compared,))
+    made = in_place(node, "Cast", compared, attributes={"to": TensorProto.FLOAT})
+    return Rewrite((above, made), {bound: np.array(1 - share, np.float32)})
 
 
 def _drawn_shape(found: Found, scene: Scene) -> tuple[int, ...] | None:
@@ -114,6 +135,8 @@ def _why(node: OnnxNode, scene: Scene) -> str:
         keep, drawn, x = _keep(found, scene), _drawn_shape(found, scene), scene.shape(found["x"])
         if keep is None:
             return "its ratio is not one number"
+        if "zero" in found and scene.number(found["zero"]) != 0:
+            return "what is dropped becomes another number than 0"
         if not _scaled(found, scene, keep):
             return f"what is kept is not divided by {keep:.6g}, the share that is kept"
         if drawn != x:
@@ -129,6 +152,7 @@ COMPARE = Step(COMPARISONS, "a comparison with the share that is kept", "ratio")
 CAST = Step(("Cast", "CastLike", "Where"), "a cast of the comparison to floats")
 TIMES = Step(("Mul", "Div"), "a product with x, and a division by the share that is kept")
 DROPOUT = (
+    Idiom("a share of random numbers", ("Floor",), _rounded_down),
     Idiom(
         "dropout or stochastic depth",
         ("Mul", "Div", "Where"),

@@ -49,6 +49,9 @@ def _broken(idiom: Idiom, sign: OnnxNode, scene: Scene, needless: set[str]) -> t
     seen = [sign]
     for index, step in enumerate(idiom.steps):
         readers = scene.model.readers(seen[-1].outputs[0])
+        ends = len(readers) != 1 or readers[0].op not in step.operators
+        if ends and seen[-1].op in idiom.last and _why(idiom, seen[-1], scene):
+            break
         if len(readers) != 1:
             many = f"{seen[-1]} is read by {len(readers)} nodes"
             return seen, f"begins {idiom.name} spelt out, which breaks there: {many}", _cure(step)
@@ -80,13 +83,17 @@ def _rest(node: OnnxNode, steps: Sequence[Step], scene: Scene) -> Iterator[OnnxN
 def _reason(idiom: Idiom, seen: list[OnnxNode], scene: Scene) -> str:
     """What the idiom says of the nodes behind the last step, the first of which may be its last node."""
     node: OnnxNode | None = seen[-1]
-    while idiom.why is not None and node is not None and node.op in idiom.last:
-        told = idiom.why(node, scene)
+    while node is not None and node.op in idiom.last:
+        told = _why(idiom, node, scene)
         if told:
             return told
         readers = scene.model.readers(node.outputs[0])
         node = readers[0] if len(readers) == 1 else None
     return "its formula is another one"
+
+
+def _why(idiom: Idiom, node: OnnxNode, scene: Scene) -> str:
+    return "" if idiom.why is None else idiom.why(node, scene)
 
 
 def _cure(step: Step) -> str:
