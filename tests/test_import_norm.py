@@ -260,6 +260,25 @@ def test_a_convolution_without_bias_that_meets_weights_before_a_normalisation_wa
     assert fates(found) == {"a_node": Fate.PUT_BACK, "c_node": Fate.LEFT, "n1_node": Fate.KEPT, "m_node": Fate.KEPT}
 
 
+def test_a_convolution_with_a_bias_that_meets_a_normalisation_before_any_activation_was_not_folded(
+    tmp_path: Path,
+) -> None:
+    # as in ResNet-50 V2 of Keras, whose convolutions have biases of their own
+    nodes = [
+        node("BatchNormalization", f"x {VECTORS}", "n1"),
+        node("Relu", "n1", "r1"),
+        node("Conv", "r1 k3 d", "folded"),
+        node("Relu", "folded", "r2"),
+        node("Conv", "r2 k4 d2", "plain"),
+        node("Add", "plain x", "joined"),
+        node("BatchNormalization", f"joined {OTHERS}", "n2"),
+        node("Relu", "n2", "m"),
+    ]
+    found = import_with_notes(save(model([*nodes, *HEAD], BEFORE, ("N", 3, 6, 6)), tmp_path))
+    assert [fates(found)[f"{name}_node"] for name in ("folded", "plain")] == [Fate.PUT_BACK, Fate.LEFT]
+    assert [type(item.layer).__name__ for item in found.graph.nodes].count("Bias") == 2
+
+
 def test_a_file_that_keeps_normalisation_behind_convolutions_was_not_folded(tmp_path: Path) -> None:
     nodes = [
         node("Conv", "x w", "c"),

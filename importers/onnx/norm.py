@@ -26,6 +26,11 @@ from importers.onnx.names import safe
 
 NORM = "BatchNormalization"
 OTHER_NORMS = {"dagtrain.LayerNorm", "LayerNormalization", "InstanceNormalization", "GroupNormalization", "LRN"}
+# what may stand between a convolution and its normalisation, of which no exporter folds the latter then
+STRAIGHT = {
+    "Add", "Sum", "Concat", "Slice", "Split", "Pad", "MaxPool", "AveragePool", "Dropout", "dagtrain.ChannelShuffle",
+    "dagtrain.StochasticDepth",
+}  # fmt: skip
 # x, scale and offset of each channel, which nothing trains
 AFFINE = "dagtrain.ChannelAffine"
 
@@ -104,6 +109,8 @@ def _decide(model: OnnxModel) -> dict[str, tuple[Fate, str]]:
             choice = (Fate.LEFT, "the file keeps BatchNormalization apart and has none here")
         elif not _has_bias(node) and _meets_norm(node.outputs[0], model):
             choice = (Fate.LEFT, "it has no bias, and a BatchNormalization comes before the next weights")
+        elif _meets_norm(node.outputs[0], model, STRAIGHT):
+            choice = (Fate.LEFT, "a BatchNormalization comes before any activation")
         else:
             choice = (Fate.PUT_BACK, "no BatchNormalization in the file follows a convolution: they were folded")
         found[node.name] = choice
@@ -134,15 +141,17 @@ def _pooled(model: OnnxModel) -> set[str]:
     return found
 
 
-def _meets_norm(tensor: str, model: OnnxModel) -> bool:
-    """Whether a BatchNormalization comes before the next weights and the result, whatever way a tensor goes."""
+def _meets_norm(tensor: str, model: OnnxModel, through: Collection[str] | None = None) -> bool:
+    """Whether a BatchNormalization comes before the next weights and the result, whatever way a tensor goes; with
+    ``through``, before all other operators."""
     waiting, seen = [tensor], {tensor}
     while waiting:
         name = waiting.pop()
         if name in model.results:
             return False
         for node in model.readers(name):
-            if node.op in ("Conv", "Gemm", "MatMul"):
+            other = through is not None and node.op not in (NORM, *through)
+            if other or node.op in ("Conv", "Gemm", "MatMul"):
                 return False
             if node.op != NORM and node.outputs[0] not in seen:
                 seen.add(node.outputs[0])
