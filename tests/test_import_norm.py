@@ -279,6 +279,19 @@ def test_a_convolution_with_a_bias_that_meets_a_normalisation_before_any_activat
     assert [type(item.layer).__name__ for item in found.graph.nodes].count("Bias") == 2
 
 
+def test_a_convolution_that_a_normalisation_reads_beside_others_was_not_folded(tmp_path: Path) -> None:
+    # the first one of a network that normalises before activations: the shortcut reads it, too
+    nodes = [
+        node("Conv", "x w b", "c"),
+        NORM,
+        node("Relu", "n", "r"),
+        node("Conv", "r k3 d", "e"),
+        node("Add", "e c", "m"),
+    ]
+    found = import_with_notes(save(net(*nodes, constants=BEFORE), tmp_path))
+    assert fates(found) == {"c_node": Fate.LEFT, "e_node": Fate.PUT_BACK, "n_node": Fate.KEPT}
+
+
 def test_a_file_that_keeps_normalisation_behind_convolutions_was_not_folded(tmp_path: Path) -> None:
     nodes = [
         node("Conv", "x w", "c"),

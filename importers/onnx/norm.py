@@ -107,6 +107,8 @@ def _decide(model: OnnxModel) -> dict[str, tuple[Fate, str]]:
             choice = (Fate.PUT_BACK, "the file has no BatchNormalization: it was folded")
         elif is_apart:
             choice = (Fate.LEFT, "the file keeps BatchNormalization apart and has none here")
+        elif any(reader.op == NORM for reader in model.readers(node.outputs[0])):
+            choice = (Fate.LEFT, "a BatchNormalization reads it beside others")
         elif not _has_bias(node) and _meets_norm(node.outputs[0], model):
             choice = (Fate.LEFT, "it has no bias, and a BatchNormalization comes before the next weights")
         elif _meets_norm(node.outputs[0], model, STRAIGHT):
