@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,9 @@ from onnx.reference.op_run import OpRun
 
 from dagtrain.graph.executor import Executor, Mode
 from dagtrain.graph.ir import Graph
+from hdl.layers.base import Layer
+from hdl.layers.registry import load_layers
+from importers.onnx import handlers
 from importers.onnx.skeleton import fill, load_skeleton
 
 ROOT = Path(__file__).parent.parent
@@ -80,6 +84,14 @@ def example(name: str, size: int | None = None) -> ModelProto:
             proto.graph.input[0].type.tensor_type.shape.dim[axis].dim_value = size
         del proto.graph.value_info[:]
     return proto
+
+
+def operator_layers() -> set[type[Layer]]:
+    """Layers that handlers of the importer name."""
+    known = set(load_layers().values())
+    modules = [module for module in vars(handlers).values() if inspect.ismodule(module)]
+    inside = [value for module in modules for value in vars(module).values()]
+    return {value for value in inside if inspect.isclass(value) and value in known}
 
 
 class LRN(OpRun):

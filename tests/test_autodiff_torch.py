@@ -45,10 +45,11 @@ def mobile(recipe: Recipe) -> Graph:
 
 
 def pooled(recipe: Recipe) -> Graph:
-    """Padded pools in front of a dense layer over the map."""
+    """Padded pools, and a pad alone, in front of a dense layer over the map."""
     net = GraphBuilder("pooled", recipe, seed=22)
     x = net.average_pool(net.conv(net.input(7, 7, 2), 5, kernel=5, padding=2), kernel=3, stride=1, padding=1, counted=1)
     x = net.average_pool(net.max_pool(x, kernel=3, stride=2, padding=1), kernel=3, stride=1, padding=1)
+    x = net.average_pool(x, kernel=1, stride=1, padding=1, counted=1)
     return net.classify(net.gemm(x, 5))
 
 
@@ -113,10 +114,12 @@ def torch_activation(layer: Any, x: Any) -> Any:
 
 
 def grouped(recipe: Recipe) -> Graph:
-    """Convolutions in groups: a bottleneck's, with stride; two filters a channel, dilated; one of several channels."""
+    """Convolutions in groups: a bottleneck's, with stride; two filters a channel, dilated; one of several channels.
+    One of all channels, dilated."""
     net = GraphBuilder("grouped", recipe, seed=24)
     x = net.relu(net.conv(net.input(9, 8, 3), 8, kernel=3, padding=1))
     x = net.relu(net.conv(x, 12, kernel=3, stride=2, padding=1, groups=4))
+    x = net.relu(net.conv(x, 12, kernel=3, padding=2, dilation=2))
     x = net.relu(net.conv(x, 24, kernel=3, padding=2, bias=True, groups=12, dilation=2))
     return net.classify(net.gemm(net.global_average_pool(net.conv(x, 6, kernel=2, groups=6)), 5))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import shutil
 from pathlib import Path
@@ -25,13 +24,12 @@ from dagtrain.training.emulator import Emulator
 from dagtrain.training.sources import load_digits
 from hdl.layers.pointwise.relu import Relu
 from hdl.layers.pool.average_pool import AveragePool
-from hdl.layers.registry import load_layers
 from hdl.recipe import Recipe
-from importers.onnx import NormMode, handlers, import_model
+from importers.onnx import NormMode, import_model
 from importers.onnx.handlers import WRITERS
 from importers.onnx.writing import ExportError, write_model
 from tests.flow_support import Case, call, new_case
-from tests.import_support import model, node, save
+from tests.import_support import model, node, operator_layers, save
 
 DIGITS = Path(__file__).parent.parent / "examples" / "digits"
 
@@ -272,14 +270,7 @@ def test_a_layer_without_a_way_back_is_named_with_its_node(monkeypatch: pytest.M
 
 
 def test_every_layer_that_an_operator_becomes_has_a_way_back() -> None:
-    known = set(load_layers().values())
-    made = {
-        value
-        for module in vars(handlers).values()
-        if inspect.ismodule(module)
-        for value in vars(module).values()
-        if inspect.isclass(value) and value in known
-    }
+    made = operator_layers()
     assert len(made) > 10
     assert made <= WRITERS.keys()
 
