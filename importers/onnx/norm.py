@@ -229,7 +229,9 @@ def drop_lost_biases(model: OnnxModel) -> OnnxModel:
             nodes[norm.name] = replace(norm, inputs=(*norm.inputs[:3], mean, *norm.inputs[4:]))
     if not lost:
         return model
-    note = f"{lost} biases directly before a BatchNormalization were dropped: subtracting the mean cancels them"
+    what = "1 bias directly before a BatchNormalization was dropped: subtracting the mean cancels it"
+    many = f"{lost} biases directly before a BatchNormalization were dropped: subtracting the mean cancels them"
+    note = what if lost == 1 else many
     return replace(model, nodes=tuple(nodes.values()), constants=constants).noted(note)
 
 
@@ -283,7 +285,10 @@ def freeze_norm(model: OnnxModel) -> tuple[OnnxModel, tuple[NormChoice, ...]]:
             choices.append(NormChoice(safe(node.label), Fate.FROZEN, "by its running statistics"))
             node = replace(node, op=AFFINE, inputs=inputs, outputs=node.outputs[:1], attributes={})
         nodes.append(node)
-    note = f"{len(choices)} BatchNormalization nodes stay as they are, by their running statistics; nothing trains them"
+    is_one = len(choices) == 1
+    many = f"{len(choices)} BatchNormalization nodes stay as they are"
+    stay = "1 BatchNormalization node stays as it is" if is_one else many
+    note = f"{stay}, by {'its' if is_one else 'their'} running statistics; nothing trains {'it' if is_one else 'them'}"
     if not choices:
         note = "the file has no BatchNormalization that could stay as it is; exporters fold them in evaluation mode"
     return replace(model, nodes=tuple(nodes), constants=constants).noted(note), tuple(choices)
