@@ -155,9 +155,18 @@ CONVERTED = [
     for exporter, oldest in OPSETS.items()
     for opset in range(oldest + 1, NEWEST + 1)
 ]
+# in training mode from 11, with its draws spelt out, and from the exporters' own choice
+CONVERTED += [("convnext_tiny-torchscript-training-opset11", opset) for opset in range(12, NEWEST + 1)]
+CONVERTED += [
+    (f"{network}-{exporter}-training", opset)
+    for network in FAMILIES
+    for exporter in EXPORTERS
+    for opset in range(21, NEWEST + 1)
+]
 # in the default suite: opsets at which what these files hold changed its form
 TURNING = {12, 13, 14, 18, 20, NEWEST}
 QUICK = {f"{network}-torchscript-eval-opset11" for network in ("squeezenet1_1", "mobilenetv3_small", "shufflenet_v2")}
+QUICK |= {"squeezenet1_1-torchscript-training"}
 
 
 @pytest.mark.parametrize(
