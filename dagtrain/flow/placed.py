@@ -165,7 +165,7 @@ def _warnings(laid: Wired, plan: Plan, needed: int) -> list[str]:
         return []
     most = min(needed, recipe.batch)
     patient = replace(laid, graph=replace(laid.graph, recipe=replace(recipe, staleness=most))).batch_time
-    with_needed = plan.clock_hz / float(max(patient.cycles_per_frame, plan.cycles_per_frame))
+    with_needed = plan.clock_hz / max(float(patient.cycles_per_frame), plan.cycles_per_frame)
     lost = 1 - plan.throughput_fps / plan.steady_fps
     return [
         f"warning: the placed pipeline is {needed} frames deep, the recipe's staleness is {recipe.staleness}: each "
