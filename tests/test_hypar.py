@@ -17,14 +17,18 @@ from hypothesis import strategies as st
 
 from dagtrain.flow.parallelize_step import weighted_layers
 from examples.models import hypar_nets
+from hdl.errors import DagtrainError
 from importers.onnx import import_model
-from placement.hypar import communication
+from placement.exact.model import Effort
+from placement.hypar import bounded, communication, elimination
+from placement.hypar.bounded import Pair, Table
 from placement.hypar.communication import DP, MP, TABLE_2, Above, Choices, Counting, amounts, column, total
 from placement.hypar.convention import EVERY, NAMED, SECTION_3_4, Convention, Directions, Halving, Pooling
+from placement.hypar.domination import undominated
 from placement.hypar.elimination import MOST_ENTRIES, TooClose, least
 from placement.hypar.network import Layer, Net
 from placement.hypar.published import PUBLISHED, published
-from placement.hypar.search import data_parallelism, exact, greedy, model_parallelism, weird_trick
+from placement.hypar.search import data_parallelism, exact, greedy, model_parallelism, optimum, weird_trick
 from placement.hypar.simulation import Accelerator, Array
 from placement.hypar.topology import Torus
 from tests.flow_support import call, tiny_model
@@ -246,6 +250,69 @@ def test_elimination_of_nodes_that_all_touch_is_refused() -> None:
         least(single, pairs)
 
 
+def costs_of(labels: Sequence[int], single: Mapping[str, Table], pairs: Sequence[Pair]) -> float:
+    """Of labels in the order of nodes."""
+    of = dict(zip(single, labels, strict=True))
+    return sum(table[of[name]] for name, table in single.items()) + sum(table[of[a], of[b]] for a, b, table in pairs)
+
+
+def closely_joined(seed: int, nodes: int, labels: int, most: int) -> tuple[dict[str, Table], list[Pair]]:
+    """All joined with all, costs in quarters."""
+    rng = np.random.default_rng(seed)
+    names = [f"n{index}" for index in range(nodes)]
+    single = {name: rng.integers(0, most, labels) / 4 for name in names}
+    return single, [(a, b, rng.integers(0, 40, (labels, labels)) / 4) for a, b in itertools.combinations(names, 2)]
+
+
+@pytest.mark.parametrize(("seed", "most"), [(1, 40), (2, 400), (3, 400), (4, 1000)])
+def test_no_least_sum_has_a_dominated_label(seed: int, most: int) -> None:
+    single, pairs = closely_joined(seed, 4, 5, most)
+    costs = {labels: costs_of(labels, single, pairs) for labels in itertools.product(range(5), repeat=4)}
+    kept = undominated(single, pairs)
+    # what is left out changes with how much nodes cost by themselves
+    assert (sum(map(len, kept.values())) < 20) == (most > 40)
+    for labels, cost in costs.items():
+        if cost == min(costs.values()):
+            assert all(label in kept[name] for name, label in zip(single, labels, strict=True))
+
+
+@pytest.mark.parametrize(("seed", "most"), [(1, 40), (2, 400)])
+def test_the_solver_finds_and_proves_the_least_sum(seed: int, most: int) -> None:
+    single, pairs = closely_joined(seed, 4, 5, most)
+    least_cost = min(costs_of(labels, single, pairs) for labels in itertools.product(range(5), repeat=4))
+    found = bounded.least(single, pairs, Effort(deterministic_seconds=20))
+    assert found.cost == found.bound == least_cost == costs_of(list(found.labels.values()), single, pairs)
+    # elimination says the same
+    assert least(single, pairs)[0] == least_cost
+
+
+@pytest.mark.parametrize("seconds", [0.001, 1])
+def test_what_is_not_proven_has_a_bound_below(seconds: float) -> None:
+    single, pairs = closely_joined(7, 9, 12, 40)
+    found = bounded.least(single, pairs, Effort(deterministic_seconds=seconds))
+    assert 0 < found.bound < found.cost == costs_of(list(found.labels.values()), single, pairs)
+
+
+def test_too_many_choices_of_what_is_closely_joined_are_refused() -> None:
+    with pytest.raises(DagtrainError, match="65 choices of each are too many; ask for fewer levels"):
+        bounded.least({"a": np.zeros(65)}, [], Effort(deterministic_seconds=1))
+
+
+@settings(max_examples=10, deadline=None)
+@given(data=st.data(), levels=st.integers(1, 3), convention=st.sampled_from(EVERY))
+def test_networks_too_close_for_elimination_have_the_least_too(
+    data: st.DataObject, levels: int, convention: Convention
+) -> None:
+    net, counting = data.draw(nets(6 // levels, True)), Counting(3, convention)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(elimination, "MOST_ENTRIES", 0)
+        found, by_level = optimum(net, levels, counting), greedy(net, levels, counting)
+    costs = [total(net, choices, counting) for choices in all_choices(net, levels)]
+    assert total(net, found.choices, counting) == found.bound == min(costs)
+    if levels == 1:
+        assert total(net, by_level, counting) == min(costs)
+
+
 def test_the_trick_goes_by_kind_of_layer() -> None:
     assert words(weird_trick(published("lenet-c"), 2)) == {"conv1": "00", "conv2": "00", "fc1": "11", "fc2": "11"}
 
@@ -287,6 +354,7 @@ def test_the_command_tells_and_leaves_what_it_found(tmp_path: Path) -> None:
     assert outcome.code == 0, outcome.error
     told = json.loads(outcome.out)
     assert (told["bytes"], told["accelerators"]) == (831_827_968, 16)
+    assert told["bound_bytes"] == told["bytes"]
     assert told["compared"]["greedy"] == 844_410_880
     assert told["compared"]["model parallelism"] == 4 * total(
         published("sfc"), model_parallelism(published("sfc"), 4), PRINTED

@@ -25,7 +25,7 @@ from placement.hypar.energy import Prices, joules
 from placement.hypar.iteration import by_turns, iteration
 from placement.hypar.network import Layer, Net
 from placement.hypar.published import published
-from placement.hypar.search import data_parallelism, exact, greedy, model_parallelism, weird_trick
+from placement.hypar.search import Optimum, data_parallelism, greedy, model_parallelism, optimum, weird_trick
 from placement.hypar.simulation import Accelerator, simulate
 from placement.hypar.topology import HTree, Topology, Torus
 
@@ -123,9 +123,11 @@ def _work(folder: Path, options: ParallelizeOptions, counting: Counting, progres
     progress.begin("parallelize", 2)
     net = published(options.net) if options.net else weighted_layers(import_model(_given(options.model)))
     progress.advance(note=f"{len(net.weighted)} weighted layers")
-    search = exact if options.exact else greedy
-    chosen = search(net, options.levels, counting)
-    record = _record(net, chosen, options, counting)
+    levels = options.levels
+    # Algorithm 2 proves nothing over all levels
+    found = optimum(net, levels, counting) if options.exact else Optimum(greedy(net, levels, counting), 0.0)
+    chosen = found.choices
+    record = _record(net, found, options, counting)
     write_text(folder / "parallelize.json", json.dumps(record, indent=1) + "\n")
     columns = {layer.name: chosen[layer.name] for layer in net.weighted}
     write_text(folder / "parallelize.svg", parallelism_picture(net.name, columns))
@@ -201,8 +203,8 @@ def _with_pools(graph: Graph, found: Mapping[str, Layer], carried: Mapping[str, 
 CHOSEN = "chosen"
 
 
-def _record(net: Net, chosen: Choices, options: ParallelizeOptions, counting: Counting) -> ParallelRecord:
-    levels = options.levels
+def _record(net: Net, found: Optimum, options: ParallelizeOptions, counting: Counting) -> ParallelRecord:
+    levels, chosen = options.levels, found.choices
     compared = {
         "data parallelism": data_parallelism(net, levels),
         "model parallelism": model_parallelism(net, levels),
@@ -220,6 +222,7 @@ def _record(net: Net, chosen: Choices, options: ParallelizeOptions, counting: Co
         "convention": str(counting.convention),
         "switches": list(counting.convention.switches),
         "bytes": BYTES * sum(between),
+        "bound_bytes": BYTES * found.bound if options.exact else None,
         "level_bytes": [BYTES * amount for amount in between],
         "compared": {name: BYTES * total(net, choices, counting) for name, choices in compared.items()},
         "topology": options.topology,
@@ -254,6 +257,7 @@ def _step(net: Net, choices: Choices, options: ParallelizeOptions, counting: Cou
 
 def _lines(meta: ParallelRecord) -> Iterator[str]:
     directions, pooling, halving = meta["switches"]
+    bound, least = meta["bound_bytes"], meta["bytes"]
     yield (
         f"{meta['name']}, batch {meta['batch']}, {meta['accelerators']} accelerators, {meta['search']} search: "
         f"{_gigabytes(meta['bytes'])} a step, by level " + ", ".join(map(_gigabytes, meta["level_bytes"]))
@@ -263,7 +267,9 @@ def _lines(meta: ParallelRecord) -> Iterator[str]:
         f"on {meta['topology']}, {meta['units']} units an accelerator: {_told(meta['steps'][CHOSEN])}; by turns means "
         "that nothing is computed while words cross"
     )
-    least = meta["bytes"]
+    if bound is not None:
+        gap = "that is the least there is" if bound >= least else f"at most {1 - bound / least:.2%} less is possible"
+        yield f"no choices communicate less than {_gigabytes(bound)}: {gap}"
     for name, count in meta["compared"].items():
         ratio = f", {count / least:.4g} times as much" if least else ""
         yield f"{name}: {_gigabytes(count)}{ratio}, {_told(meta['steps'][name])}"

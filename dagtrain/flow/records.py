@@ -624,6 +624,8 @@ class ParallelRecord(Versioned):
     switches: list[str]
     # that accelerators communicate in a step of training: in all, and at H1, H2, …
     bytes: float
+    # proven of all choices, by the exact search
+    bound_bytes: float | None
     level_bytes: list[float]
     # other choices -> bytes
     compared: dict[str, float]

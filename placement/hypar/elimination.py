@@ -39,19 +39,16 @@ def least(single: Mapping[str, Table], pairs: Sequence[tuple[str, str, Table]]) 
     Raises `TooClose`."""
     factors = [Factor((name,), table) for name, table in single.items()]
     factors += [Factor((a, b), table) for a, b, table in pairs]
-    left, labels = list(single), {name: len(table) for name, table in single.items()}
+    labels = {name: len(table) for name, table in single.items()}
     chosen: list[tuple[str, tuple[str, ...], npt.NDArray[np.int64]]] = []
     cost = 0.0
-    while left:
-        name, neighbours = _next(left, factors)
-        _check(neighbours, labels, name)
+    for name, neighbours in _order(labels, [(a, b) for a, b, _ in pairs]):
         mine = [factor for factor in factors if name in factor.nodes]
         factors = [factor for factor in factors if name not in factor.nodes]
         table = sum((_spread(factor, (*neighbours, name)) for factor in mine), np.zeros(1))
         table = np.broadcast_to(table, [labels[node] for node in (*neighbours, name)])
         chosen.append((name, neighbours, table.argmin(axis=-1)))
         rest = table.min(axis=-1)
-        left.remove(name)
         if neighbours:
             factors.append(Factor(neighbours, rest))
         else:
@@ -62,14 +59,22 @@ def least(single: Mapping[str, Table], pairs: Sequence[tuple[str, str, Table]]) 
     return cost, {name: found[name] for name in single}
 
 
-def _next(left: Sequence[str], factors: Sequence[Factor]) -> tuple[str, tuple[str, ...]]:
-    """The node with the fewest neighbours, the first of several, and its neighbours in order."""
-    around: dict[str, set[str]] = {name: set() for name in left}
-    for factor in factors:
-        for name in factor.nodes:
-            around[name].update(factor.nodes)
-    name = min(left, key=lambda node: len(around[node]))
-    return name, tuple(node for node in left if node in around[name] and node != name)
+def _order(labels: Mapping[str, int], pairs: Sequence[tuple[str, str]]) -> list[tuple[str, tuple[str, ...]]]:
+    """Nodes as they are eliminated, the one with the fewest neighbours first, the first of several; and those."""
+    around: dict[str, set[str]] = {name: set() for name in labels}
+    for a, b in pairs:
+        around[a].add(b)
+        around[b].add(a)
+    found = []
+    while around:
+        name = min(around, key=lambda node: len(around[node]))
+        mine = around.pop(name)
+        neighbours = tuple(node for node in around if node in mine)
+        _check(neighbours, labels, name)
+        for node in neighbours:
+            around[node] = (around[node] | mine) - {node, name}
+        found.append((name, neighbours))
+    return found
 
 
 def _check(neighbours: Sequence[str], labels: Mapping[str, int], name: str) -> None:
@@ -80,7 +85,7 @@ def _check(neighbours: Sequence[str], labels: Mapping[str, int], name: str) -> N
         raise TooClose(
             f"{name} depends on {len(neighbours)} others at once ({', '.join(neighbours[:4])}, …): a table of "
             f"{entries:,} entries, at most {MOST_ENTRIES:,} are made",
-            "ask for fewer levels, or leave out --exact",
+            "ask for fewer levels",
         )
 
 
