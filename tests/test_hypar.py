@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ortools.sat.python import cp_model
 
 from dagtrain.flow.parallelize_step import weighted_layers
 from examples.models import hypar_nets
 from hdl.errors import DagtrainError
 from importers.onnx import import_model
-from placement.exact.model import Effort
+from placement.exact.model import Effort, solve
 from placement.hypar import bounded, communication, elimination
 from placement.hypar.bounded import Pair, Table
 from placement.hypar.communication import DP, MP, TABLE_2, Above, Choices, Counting, amounts, column, total
@@ -286,11 +287,28 @@ def test_the_solver_finds_and_proves_the_least_sum(seed: int, most: int) -> None
     assert least(single, pairs)[0] == least_cost
 
 
-@pytest.mark.parametrize("seconds", [0.001, 1])
-def test_what_is_not_proven_has_a_bound_below(seconds: float) -> None:
+def test_where_the_solver_finds_nothing_nodes_go_by_their_own_costs() -> None:
     single, pairs = closely_joined(7, 9, 12, 40)
-    found = bounded.least(single, pairs, Effort(deterministic_seconds=seconds))
+    found = bounded.least(single, pairs, Effort(deterministic_seconds=0.001))
+    assert found.labels == {name: int(table.argmin()) for name, table in single.items()}
     assert 0 < found.bound < found.cost == costs_of(list(found.labels.values()), single, pairs)
+
+
+def test_what_is_found_but_not_proven_has_the_solver_s_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ended:
+        """Of a search that was ended when it had proven half."""
+
+        def __init__(self, solver: cp_model.CpSolver) -> None:
+            self.value, self.best_objective_bound = solver.value, solver.best_objective_bound / 2
+
+    def ended(model: cp_model.CpModel, effort: Effort) -> tuple[Ended, cp_model.CpSolverStatus]:
+        return Ended(solve(model, effort)[0]), cp_model.FEASIBLE
+
+    single, pairs = closely_joined(1, 4, 5, 40)
+    least_cost = bounded.least(single, pairs, Effort(deterministic_seconds=20)).cost
+    monkeypatch.setattr(bounded, "solve", ended)
+    found = bounded.least(single, pairs, Effort(deterministic_seconds=20))
+    assert (found.cost, found.bound) == (least_cost, least_cost / 2)
 
 
 def test_too_many_choices_of_what_is_closely_joined_are_refused() -> None:
