@@ -92,7 +92,7 @@ def told(out: Path, found: dict[str, Step]) -> Iterator[str]:
     place, cosim = found["place"].result["place"], found["cosim"].result["cosim"]
     used = [device for device in place["devices"] if device["items"]]
     yield (
-        f"  {len(used)} of {len(place['devices'])} FPGAs, {sum(device['nodes'] for device in used)} nodes, "
+        f"  {len(used)} of {len(place['devices'])} FPGAs, {sum(device['items'] for device in used)} nodes, "
         f"{len(place['crossings'])} streams between them, planned {cosim['planned_batch_cycles']:,} cycles a batch"
     )
     # a circuit that several FPGAs have is compiled once
