@@ -186,6 +186,22 @@ def test_calendars_of_turns_forget_what_is_long_past() -> None:
     assert port.enter(*words_at((1, 0), (2, 1)), 0)[0] >= port.first * port.width
 
 
+@pytest.mark.parametrize("kept_bytes", [1, 1 << 25])
+def test_calendars_of_turns_remember_as_far_back_as_a_tensor_that_crosses(
+    kept_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dagtrain.schedule.ports.KEPT_BYTES", kept_bytes)
+    crossing = {"long": 100.0}
+    port, late = Calendar(2, 1.0, Merges.of(2), crossing), 8 * 2 * KEPT_FRAMES * BINS_PER_FRAME
+    # a piece that itself lasts longer than what is kept behind one
+    passed = port.enter(*words_at((1, 100), (50, late)), 0)
+    assert passed[0] == pytest.approx(100, abs=4)
+    port.enter(*words_at((1, late), (50, late + 50)), 0)
+    early = port.enter(*words_at((1, 200), (50, 250)), 1)[0]
+    # of tensors so long that they would take more bytes no more than usual is remembered
+    assert early == pytest.approx(200, abs=4) if kept_bytes > 1 else early >= port.first * port.width > 200
+
+
 def test_a_sender_knows_of_room_once_its_credits_are_back() -> None:
     assert Way(0, room=2.5).ahead == (2.5, 0.0)
     # 64 words, of which 31 are free, and 15.5 in the mean, before their credits go back

@@ -86,8 +86,8 @@ def test_gradient_is_the_diagonal_of_a_convolutions(seed: int) -> None:
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64])
 def test_sums_are_those_of_patches_and_the_same_on_every_core(dtype: type, monkeypatch: pytest.MonkeyPatch) -> None:
-    shape = {"height": 13, "width": 12, "channels": 40, "kernel": (3, 2), "dilation": (2, 1), "padding": (1, 0, 2, 1)}
-    forward, error, gradient = (kind(**shape, stride=(2, 1)) for kind in ENGINES)  # type: ignore[arg-type]
+    shape: dict[str, Any] = {"height": 13, "width": 12, "channels": 40, "kernel": (3, 2), "padding": (1, 0, 2, 1)}
+    forward, error, gradient = (kind(**shape, dilation=(2, 1), stride=(2, 1)) for kind in ENGINES)
     rng, window = np.random.default_rng(8), forward.window
     x, e = (rng.normal(size=(9, *size, 40)) * 99 for size in ((13, 12), window.output))
     x, e, w = (values.astype(dtype) for values in (x, e, rng.normal(size=(40, 1, 3, 2)) * 9))

@@ -116,7 +116,7 @@ class Calendar:
         """Makes bins up to the last one.  Of streams in turns, tensors come about in the order of time."""
         since = min([begin, *(int(cycle // self.width) for cycle in self.crossing.values())])
         most = KEPT_BYTES // (self.used.itemsize * self.used.shape[1])
-        past = max(since - KEPT_FRAMES * BINS_PER_FRAME, last - most) - self.first
+        past = max(since, min(begin, last - most)) - KEPT_FRAMES * BINS_PER_FRAME - self.first
         if self.merges is not ONE_STREAM and 2 * past > len(self.used):
             self.used = self.used[past:].copy()
             self.first += past

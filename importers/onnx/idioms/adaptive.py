@@ -214,7 +214,8 @@ def _summed(tensor: str, scene: Scene) -> tuple[list[tuple[int, int]], str]:
             if producer is None or place is None or producer.attributes.get("axis") != axis:
                 return [], ""
             places.append(int(place))
-            sources.add(producer.inputs[0]) if axis == 3 else None
+            if axis == 3:
+                sources.add(producer.inputs[0])
             producer = scene.producer(producer.inputs[0])
         taps.append((places[1], places[0]))
     return (taps, sources.pop()) if len(sources) == 1 else ([], "")
