@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import wraps
+import inspect
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,6 +26,27 @@ def train(
         typer.Option(help="Go on from this one of the same training, as `dagtrain drive` leaves.", show_default=False),
     ] = None,
     tensorboard: TensorBoard = False,
+    replicas: Annotated[
+        int,
+        typer.Option(
+            help="Processes that train at once, each with some of the copies of layers that `dagtrain import --copy` "
+            "or `place --replicas` made: the same bits, sooner (docs/replicas.md)."
+        ),
+    ] = 1,
+    runner: Annotated[
+        str,
+        typer.Option(
+            "--runner",
+            help="Who runs the processes of --replicas: local (this machine) or dask (workers of Dask distributed, "
+            "here or, with --scheduler, anywhere).",
+        ),
+    ] = "local",
+    scheduler: Annotated[
+        str | None,
+        typer.Option(
+            help="The Dask scheduler whose workers train, one a replica, tcp://10.0.0.1:8786.", show_default=False
+        ),
+    ] = None,
 ) -> Jobs:
     """Train with the hardware's exact arithmetic, in the fast emulator.
 
@@ -33,16 +54,23 @@ def train(
     return (
         lambda net: net.train(
             epochs=epochs, data=data, held_out=held_out, stratify=stratify, seed=seed, resume=resume,
-            checkpoint=checkpoint, tensorboard=tensorboard,
+            checkpoint=checkpoint, tensorboard=tensorboard, replicas=replicas, runner=runner, scheduler=scheduler,
         ),
     )  # fmt: skip
 
 
-@wraps(train)
 def train_on_data(**given: Any) -> Jobs:
-    """As `train`, where there is data to train on."""
+    """As `train` in one process, where there is data to train on."""
     (training,) = train(**given)
     return (lambda net: net.nothing_to_train_on(given["data"]) or training(net),)
+
+
+# other steps have options of these names
+_OWN = frozenset({"replicas", "runner", "scheduler"})
+_ALL = inspect.signature(train, eval_str=True)
+vars(train_on_data)["__signature__"] = _ALL.replace(
+    parameters=[parameter for name, parameter in _ALL.parameters.items() if name not in _OWN]
+)
 
 
 def profile(

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -22,16 +23,18 @@ from dagtrain.flow.placed import graph_of, load_current_graph
 from dagtrain.flow.records import ImportRecord, TrainingRecord, TrainRecord
 from dagtrain.flow.result import Interrupted, StepResult
 from dagtrain.flow.trained import STATE
-from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
+from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, program_hash, read_json
 from dagtrain.graph.executor import Executor
+from dagtrain.graph.ir import Graph
 from dagtrain.graph.storage import save_arrays
 from dagtrain.progress import Progress
+from dagtrain.runs.runner import Kind, RunnerOptions, runner_of
 from dagtrain.training.curves import EVENTS, LINES, Curves
 from dagtrain.training.data import Dataset
 from dagtrain.training.emulator import NO_METRICS, Emulator, Metrics
 from dagtrain.training.feeds import check_dataset
 from dagtrain.training.spec import DataChoice, choose_data
-from hdl.errors import DagtrainError
+from hdl.errors import DagtrainError, Problem
 
 # of an interrupted training, in the working folder
 CHECKPOINT = ".train-checkpoint.npz"
@@ -64,6 +67,29 @@ class TrainOptions:
     checkpoint: Path | None = None
     # write event files too
     tensorboard: bool = False
+    # so many processes share the copies that the graph has of its layers; no bit depends on it
+    replicas: int = 1
+    # who runs them, and its scheduler, as `RunnerOptions` has them
+    runner: str = Kind.LOCAL.value
+    scheduler: str | None = None
+
+    def __post_init__(self) -> None:
+        problems = []
+        if self.epochs < 1:
+            problems.append(Problem(f"--epochs must be at least 1, not {self.epochs}"))
+        if self.replicas < 1:
+            problems.append(Problem(f"--replicas must be at least 1, not {self.replicas}"))
+        elif self.replicas == 1 and (self.runner, self.scheduler) != (Kind.LOCAL.value, None):
+            problems.append(Problem("--runner and --scheduler are of several processes", "add --replicas, e.g. 2"))
+        if problems:
+            raise DagtrainError.listing("", problems)
+        _ = self.spread
+
+    @property
+    def spread(self) -> RunnerOptions:
+        """Who runs the processes of replicas.  Raises `DagtrainError`."""
+        workers = self.replicas if self.scheduler is None else None
+        return RunnerOptions(runner=self.runner, workers=workers, scheduler=self.scheduler)
 
 
 @dataclass
@@ -114,8 +140,6 @@ class Training:
 
 def run(workspace: Workspace, options: TrainOptions, progress: Progress) -> StepResult:
     """Train unless nothing changed."""
-    if options.epochs < 1:
-        raise DagtrainError(f"--epochs must be at least 1, not {options.epochs}")
     source = data_name(workspace, options.data)
     if source is None:
         raise DagtrainError(NO_DATA)
@@ -168,7 +192,37 @@ def _work(
     identity: Mapping[str, Any],
     progress: Progress,
 ) -> None:
-    training, earlier = _begin(workspace, choice, options, identity)
+    graph = load_current_graph(workspace)
+    parts = choice.parts(options.seed)
+    data, held_out = (check_dataset(graph, part, name) for part, name in zip(parts, choice.names, strict=True))
+    with _executor(graph, options) as executor:
+        training, earlier = _begin(workspace, Emulator(graph, executor=executor), data, held_out, options, identity)
+        _train(folder, workspace, training, earlier, choice, options, progress)
+
+
+@contextmanager
+def _executor(graph: Graph, options: TrainOptions) -> Iterator[Executor]:
+    """Of this process, or of as many as are wanted."""
+    if options.replicas == 1:
+        yield Executor(graph)
+        return
+    from dagtrain.training.team import Team, address_towards
+
+    runner = runner_of(options.spread, program_hash)
+    with Team(graph, options.replicas, runner, address_towards(options.scheduler)) as team:
+        yield team
+
+
+def _train(
+    folder: Path,
+    workspace: Workspace,
+    training: Training,
+    earlier: Path,
+    choice: DataChoice,
+    options: TrainOptions,
+    progress: Progress,
+) -> None:
+    """The epochs that are missing; ``earlier``: the folder of curves so far."""
     emulator = training.emulator
     batches = options.epochs * (len(training.data) // emulator.graph.recipe.batch)
     live = workspace.root / LIVE
@@ -199,15 +253,15 @@ def _work(
 
 
 def _begin(
-    workspace: Workspace, choice: DataChoice, options: TrainOptions, identity: Mapping[str, Any]
+    workspace: Workspace,
+    emulator: Emulator,
+    data: Dataset,
+    held_out: Dataset,
+    options: TrainOptions,
+    identity: Mapping[str, Any],
 ) -> tuple[Training, Path]:
     """The training as far as it has come, and the folder of its curves so far."""
-    graph = load_current_graph(workspace)
-    parts = choice.parts(options.seed)
-    data, held_out = (check_dataset(graph, part, name) for part, name in zip(parts, choice.names, strict=True))
     checkpoint = workspace.root / CHECKPOINT
-    emulator = Emulator(graph)
-    fresh = emulator.executor
     reasons = []
     left = [
         (checkpoint, workspace.root / LIVE),
@@ -220,7 +274,6 @@ def _begin(
             batches = emulator.executor.batches
             return Training(emulator, data, held_out, identity, epochs, begun, checkpoint, batches), curves
         reasons.append(found)
-        emulator.executor = Executor(fresh.graph, fresh.mode)
     if options.resume or options.checkpoint:
         cure = f"leave {'--resume' if options.checkpoint is None else '--checkpoint'} out to begin anew"
         raise DagtrainError.listing("nothing to go on from", reasons, cure)
@@ -234,13 +287,15 @@ def _take_up(
     if not path.exists():
         return f"{path} does not exist"
     try:
-        known, done, begun = training_of(emulator.load(path), path)
+        found = emulator.read(path)
+        known, done, begun = training_of(found.record, path)
     except DagtrainError as error:
         return f"{path} is no checkpoint of this training: {error}"
     if other := other_keys(known, identity):
         return f"{path} is of a training with other {other}"
     if len(done) + bool(begun.frames) > epochs:
         return f"{path} has {len(done)} epochs and {begun.frames} frames behind it, more than --epochs {epochs}"
+    emulator.take_up(found)
     return done, begun
 
 
@@ -288,7 +343,7 @@ def _write(folder: Path, training: Training, choice: DataChoice, options: TrainO
     emulator = training.emulator
     save_arrays(folder / "weights.npz", emulator.executor.parameters())
     training.save(folder / STATE)
-    states = emulator.executor.states.items()
+    states = emulator.executor.snapshot()[0].items()
     wrapped = {node: state["wrapped"] for node, state in states if state.get("wrapped")}
     batches = map(json.loads, (folder / LINES).read_text().splitlines())
     ratios = [batch[RATIO] for batch in batches if RATIO in batch]

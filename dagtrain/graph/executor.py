@@ -6,7 +6,7 @@ same bits as any timing of the hardware (see `hdl.layers.base`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
@@ -44,7 +44,7 @@ class Mode(Enum):
 
 
 @dataclass(frozen=True)
-class _Action:
+class Action:
     """One node, prepared: which arrays it reads, writes, and which nobody needs after it."""
 
     node: Node
@@ -82,9 +82,12 @@ class Executor:
     Per-frame arrays are ``(frames, height, width, channels)``; weights and gradients have their parameter's shape.
     GOLDEN works on int64 codes, the others on values.  Stores, and edges to and from them, have no meaning of their own
     (`Graph.computing`).  Weight edges are read one batch after they were
-    written: at batch ``n`` an engine gets version ``n``, the initial weights being version 0."""
+    written: at batch ``n`` an engine gets version ``n``, the initial weights being version 0.
 
-    def __init__(self, graph: Graph, mode: Mode = Mode.GOLDEN) -> None:
+    A subclass may do some of the ``nodes`` alone, and see to it that what others make arrives (`_fetch`,
+    `_hand_on`)."""
+
+    def __init__(self, graph: Graph, mode: Mode = Mode.GOLDEN, nodes: Collection[str] | None = None) -> None:
         self.graph = graph
         self.mode = mode
         # of each node, after the batches so far
@@ -98,12 +101,11 @@ class Executor:
         if mode is not Mode.GOLDEN:
             values = {key: np.asarray(value, mode.dtype) for key, value in graph.parameters.items()}
             self._given = replace(graph, parameters=values)
-        self._actions = _plan(graph.computing)
-        self._copied = _copied(self._actions)
-        self._evaluated: list[tuple[_Action, Layer]] | None = None
+        self._actions = _plan(graph.computing, nodes)
+        self._copied = copied_weights(graph.computing)
         for action in self._actions:
             self._start(action)
-        self._feeds = {node.name: node.layer.sources[0] for node in graph.computing.nodes if not node.layer.sinks}
+        self._feeds = {action.node.name: action.node.layer.sources[0] for action in self._actions if action.is_input}
 
     def images(self, node: str) -> dict[str, list[int]]:
         """`Layer.images` of a node as it stands; of a store, of what the layer whose memory it is has there."""
@@ -129,6 +131,7 @@ class Executor:
         given = self._encode(feeds)
         for action in self._actions:
             node = action.node
+            self._fetch(action, edges)
             if action.is_input:
                 made: Mapping[str, Array] = {action.outputs[0][0]: given[node.name]}
             elif action.is_output:
@@ -142,6 +145,7 @@ class Executor:
                     observe(edge, made[source])
                 if instead is not None and edge in instead:
                     edges[edge] = instead[edge]
+                self._hand_on(edge, edges[edge])
             # arrays are as large as the maps: none is held while the next node works
             made = {}
             if last:
@@ -173,12 +177,16 @@ class Executor:
 
         Only nodes that a host output depends on work, each as `Layer.evaluating` says; no state changes.  ``observe``
         sees the edges between them."""
+        given = self._encode(feeds)
+        return self._evaluate(given, max(map(len, given.values())), observe)
+
+    def _evaluate(self, given: Mapping[str, Array], frames: int, observe: Observer | None) -> dict[str, Array]:
+        """`evaluate` of ``frames`` frames, those of host inputs ``given``."""
         edges: dict[str, Array] = {}
         results: dict[str, Array] = {}
-        given = self._encode(feeds)
-        frames = max(map(len, given.values()))
-        for action, layer in self._evaluation():
+        for action, layer in self._evaluation:
             name = action.node.name
+            self._fetch(action, edges)
             if action.is_input:
                 edges[action.outputs[0][1]] = given[name]
             elif action.is_output:
@@ -194,19 +202,30 @@ class Executor:
                     edges[edge] = made[source]
                     if observe is not None:
                         observe(edge, made[source])
+            for _, edge in action.outputs:
+                self._hand_on(edge, edges[edge])
         return results
 
-    def _evaluation(self) -> list[tuple[_Action, Layer]]:
+    def _fetch(self, action: Action, edges: dict[str, Array]) -> None:
+        """Put what a node reads, and others make, where it reads it."""
+
+    def _hand_on(self, edge: str, array: Array) -> None:
+        """Give others what has been made here."""
+
+    @cached_property
+    def _evaluation(self) -> list[tuple[Action, Layer]]:
         """Nodes behind the host outputs, with layers that know no staleness."""
-        if self._evaluated is None:
-            needed: set[str] = set()
-            found: list[tuple[_Action, Layer]] = []
-            for action in reversed(self._actions):
-                if not action.node.layer.sources or any(edge in needed for _, edge in action.outputs):
-                    needed.update(edge for _, edge in action.inputs)
-                    found.append((action, without_staleness(action.node.layer)))
-            self._evaluated = found[::-1]
-        return self._evaluated
+        needed = judging(self.graph.computing)
+        actions = (action for action in self._actions if action.node.name in needed)
+        return [(action, without_staleness(action.node.layer)) for action in actions]
+
+    def snapshot(self) -> tuple[dict[str, State], dict[str, Array]]:
+        """(state of each node, weights that engines read at the next batch) after the batches so far."""
+        return self.states, self.weights
+
+    def restore(self, states: dict[str, State], weights: dict[str, Array], batches: int) -> None:
+        """Go on from what `snapshot` gave behind so many batches."""
+        self.states, self.weights, self.batches = states, weights, batches
 
     def parameters(self) -> dict[str, FloatArray]:
         """Values of all parameters after the batches so far, by key."""
@@ -224,7 +243,7 @@ class Executor:
         """What a layer makes of no frames."""
         return {port.name: np.empty((0, *port.tensor.shape), self.mode.dtype) for port in layer.sources}
 
-    def _inputs(self, action: _Action, edges: Mapping[str, Array]) -> dict[str, Array]:
+    def _inputs(self, action: Action, edges: Mapping[str, Array]) -> dict[str, Array]:
         """What a node reads, by sink."""
         inputs = {sink: edges[edge] for sink, edge in action.inputs}
         for sink, slot in action.weights:
@@ -240,7 +259,7 @@ class Executor:
             made = {source: np.asarray(array, _single(of, source)) for source, array in made.items()}
         return made
 
-    def _start(self, action: _Action) -> None:
+    def _start(self, action: Action) -> None:
         node = action.node
         values = self._given.initial(node)
         start = node.layer.start if self.mode is Mode.GOLDEN else node.layer.start_reference
@@ -279,13 +298,27 @@ def _single(layer: Layer, source: str) -> npt.DTypeLike:
     return np.uint8 if (fixed.width, fixed.fraction_bits, fixed.signed) == (1, 0, False) else np.float32
 
 
-def _plan(graph: Graph) -> tuple[_Action, ...]:
-    """Actions in topological order, with every edge released after its last reader."""
+def judging(graph: Graph) -> set[str]:
+    """The nodes that host outputs depend on within a batch: those that `Executor.evaluate` asks."""
+    edges: set[str] = set()
+    found: set[str] = set()
+    for node in reversed(graph.nodes):
+        if not node.layer.sources or not edges.isdisjoint(node.outputs.values()):
+            read = {node.layer.port(sink): edge for sink, edge in node.inputs.items()}
+            edges.update(edge for port, edge in read.items() if not is_delayed(node.layer, port))
+            found.add(node.name)
+    return found
+
+
+def _plan(graph: Graph, names: Collection[str] | None) -> tuple[Action, ...]:
+    """Actions of the nodes with these names, or of all, in topological order, with every edge released after its last
+    reader among them."""
+    nodes = [node for node in graph.nodes if names is None or node.name in names]
     last: dict[str, str] = {}
     slots: set[str] = set()
-    for node in graph.nodes:
+    for node in nodes:
         last.update(dict.fromkeys(node.outputs.values(), node.name))
-    for node in graph.nodes:
+    for node in nodes:
         for sink, edge in node.inputs.items():
             if is_delayed(node.layer, node.layer.port(sink)):
                 slots.add(edge)
@@ -294,20 +327,25 @@ def _plan(graph: Graph) -> tuple[_Action, ...]:
     release: dict[str, list[str]] = {}
     for edge, name in last.items():
         release.setdefault(name, []).append(edge)
-    return tuple(_action(node, slots, tuple(release.get(node.name, ()))) for node in graph.nodes)
+    return tuple(_action(node, slots, tuple(release.get(node.name, ()))) for node in nodes)
 
 
-def _copied(actions: tuple[_Action, ...]) -> dict[str, list[str]]:
-    """Parameter -> slots of its weights, where copies have updates of their own."""
+def copied_weights(graph: Graph) -> dict[str, list[str]]:
+    """Parameter -> slots of its weights, where there are several."""
     found: dict[str, dict[str, None]] = {}
-    for action in actions:
-        for sink, slot in action.weights:
-            if sink in action.node.inputs:
-                found.setdefault(action.node.parameters[sink], {})[slot] = None
+    for node in graph.nodes:
+        for sink, edge in node.inputs.items():
+            if is_delayed(node.layer, node.layer.port(sink)):
+                found.setdefault(node.parameters[sink], {})[edge] = None
     return {key: list(slots) for key, slots in found.items() if len(slots) > 1}
 
 
-def _action(node: Node, slots: set[str], release: tuple[str, ...]) -> _Action:
+def weight_slots(graph: Graph) -> list[str]:
+    """Names of all weights that engines read, in the order of `Executor.weights`."""
+    return list(dict.fromkeys(slot for action in _plan(graph.computing, None) for _, slot in action.weights))
+
+
+def _action(node: Node, slots: set[str], release: tuple[str, ...]) -> Action:
     inputs: list[tuple[str, str]] = []
     weights: list[tuple[str, str]] = []
     for port in node.layer.sinks:
@@ -317,4 +355,4 @@ def _action(node: Node, slots: set[str], release: tuple[str, ...]) -> _Action:
         elif port.tensor.kind is Kind.WEIGHT:
             weights.append((port.name, edge or f"{node.name}.{port.name}"))
     written = tuple(edge for edge in node.outputs.values() if edge in slots)
-    return _Action(node, tuple(inputs), tuple(weights), tuple(node.outputs.items()), written, release)
+    return Action(node, tuple(inputs), tuple(weights), tuple(node.outputs.items()), written, release)

@@ -6,7 +6,6 @@ The meaning is `dagtrain.graph.executor`'s; this is the loop around it: epochs, 
 from __future__ import annotations
 
 import json
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +20,11 @@ from dagtrain.graph.ir import Graph, GraphError
 from dagtrain.graph.storage import StorageError, load_arrays, save_arrays
 from dagtrain.training.data import Dataset, Draw
 from dagtrain.training.feeds import host_ports
+from dagtrain.training.states import fits, pack, unpack
 from hdl.engine.codec.bursts import Bursts
 from hdl.engine.loss.numbers import METRICS
 from hdl.fixed import FloatArray, IntArray
+from hdl.layers.meaning import State
 from hdl.records import parse_json
 
 # of links for which it is measured how few words they take: the bursts that INCEPTIONN has
@@ -60,18 +61,31 @@ class Metrics:
 NO_METRICS = Metrics(0, 0.0, 0.0)
 
 
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a file has of a training."""
+
+    # as `Executor.snapshot` gives them
+    states: dict[str, State]
+    weights: dict[str, Array]
+    batches: int
+    # of `Emulator.save`
+    record: Any
+
+
 class Emulator:
     """Trains a graph on images.  The same graph, data and seed give the same bits, whether resumed or not.
 
     The graph has one image input, one label input and one output, that of the loss.  Raises `GraphError` else."""
 
-    def __init__(self, graph: Graph, mode: Mode = Mode.GOLDEN) -> None:
+    def __init__(self, graph: Graph, mode: Mode = Mode.GOLDEN, executor: Executor | None = None) -> None:
+        """``executor``: of this graph and mode, where it is of a kind of its own."""
         self.graph = graph
-        self.executor = Executor(graph, mode)
+        self.executor = executor or Executor(graph, mode)
         self.image, self.label, self.output = host_ports(graph)
         self._scores = main_loss(graph).inputs["x"]
         # edge -> bursts in which a link would carry it, of those that layers code
-        self._coded = _coded_edges(graph) if mode is Mode.GOLDEN else {}
+        self._coded = coded_edges(graph) if mode is Mode.GOLDEN else {}
         # bits of what was coded to those of its words, of the last batch; None: nothing was
         self.ratio: float | None = None
 
@@ -149,13 +163,14 @@ class Emulator:
 
         ``record`` is plain data that belongs to this state, such as the losses so far."""
         arrays: dict[str, npt.NDArray[Any]] = {}
+        states, weights = self.executor.snapshot()
         document = {
             "schema": CHECKPOINT_SCHEMA,
             "graph": self.graph.name,
             "mode": self.executor.mode.value,
             "batches": self.executor.batches,
-            "states": _pack(self.executor.states, arrays),
-            "weights": _pack(self.executor.weights, arrays),
+            "states": pack(states, arrays),
+            "weights": pack(weights, arrays),
             "record": record,
         }
         arrays["document"] = np.array(json.dumps(document))
@@ -163,6 +178,16 @@ class Emulator:
 
     def load(self, path: Path) -> Any:
         """Take up a checkpoint of the same graph; returns its record.  Raises `StorageError` on another's."""
+        checkpoint = self.read(path)
+        self.take_up(checkpoint)
+        return checkpoint.record
+
+    def take_up(self, checkpoint: Checkpoint) -> None:
+        """Go on from there."""
+        self.executor.restore(checkpoint.states, checkpoint.weights, checkpoint.batches)
+
+    def read(self, path: Path) -> Checkpoint:
+        """A checkpoint of the same graph.  Raises `StorageError` on another's."""
         arrays = load_arrays(path)
         if "document" not in arrays:
             raise StorageError(f"{path} is not a checkpoint", f"it holds {', '.join(arrays) or 'nothing'}")
@@ -181,18 +206,16 @@ class Emulator:
         if type(batches) is not int or batches < 0:
             raise StorageError(f"{path} has {batches!r} batches behind it", "train from the beginning")
         try:
-            states, weights = _unpack(document["states"], arrays), _unpack(document["weights"], arrays)
+            states, weights = unpack(document["states"], arrays), unpack(document["weights"], arrays)
         except KeyError as error:
             raise StorageError(f"{path} has no array {error}", "train from the beginning") from None
-        if not (_fits(self.executor.states, states) and _fits(self.executor.weights, weights)):
+        known_states, known_weights = self.executor.snapshot()
+        if not (fits(known_states, states) and fits(known_weights, weights)):
             raise StorageError(f"{path} is of another version of graph {self.graph.name}", "train from the beginning")
-        self.executor.states = states
-        self.executor.weights = weights
-        self.executor.batches = batches
-        return document["record"]
+        return Checkpoint(states, weights, batches, document["record"])
 
 
-def _coded_edges(graph: Graph) -> dict[str, Bursts]:
+def coded_edges(graph: Graph) -> dict[str, Bursts]:
     """Edges that a layer codes, with their bursts as of links whose words have `RATIO_WORD_BITS`."""
     found: dict[str, Bursts] = {}
     for edge, (node, port) in graph.producers.items():
@@ -201,49 +224,3 @@ def _coded_edges(graph: Graph) -> dict[str, Bursts]:
         if bursts is not None:
             found[edge] = bursts
     return found
-
-
-def _pack(value: Any, arrays: dict[str, npt.NDArray[Any]]) -> Any:
-    """A JSON document of a state, with its arrays put aside into ``arrays``."""
-    match value:
-        case None | bool() | int() | float() | str():
-            return value
-        case np.ndarray():
-            name = f"a{len(arrays)}"
-            arrays[name] = value
-            return {"array": name}
-        case np.integer() | np.floating() | np.bool_():
-            return value.item()
-        case dict():
-            return {"dict": {key: _pack(item, arrays) for key, item in value.items()}}
-        case list() | tuple() | deque():
-            return {type(value).__name__: [_pack(item, arrays) for item in value]}
-    raise TypeError(f"a layer's state holds a {type(value).__name__}, which a checkpoint can't keep; use arrays")
-
-
-def _unpack(value: Any, arrays: dict[str, npt.NDArray[Any]]) -> Any:
-    """Inverse of `_pack`."""
-    match value:
-        case {"array": str(name)}:
-            return arrays[name]
-        case {"dict": dict(items)}:
-            return {key: _unpack(item, arrays) for key, item in items.items()}
-        case {"list": list(items)}:
-            return [_unpack(item, arrays) for item in items]
-        case {"deque": list(items)}:
-            return deque(_unpack(item, arrays) for item in items)
-        case {"tuple": list(items)}:
-            return tuple(_unpack(item, arrays) for item in items)
-    return value
-
-
-def _fits(start: Any, saved: Any) -> bool:
-    """Whether a saved state has the structure of a start state; layers may have added entries since the start."""
-    match start:
-        case np.ndarray():
-            return isinstance(saved, np.ndarray) and (saved.shape, saved.dtype) == (start.shape, start.dtype)
-        case dict():
-            return isinstance(saved, dict) and all(key in saved and _fits(start[key], saved[key]) for key in start)
-        case list() | tuple() | deque():
-            return type(saved) is type(start) and len(saved) == len(start) and all(map(_fits, start, saved))
-    return type(saved) is type(start)

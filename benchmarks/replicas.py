@@ -1,0 +1,136 @@
+"""How much sooner copies of ResNet-18 at 32x32 train in processes of their own (`dagtrain train --replicas`).
+
+    python benchmarks/replicas.py [--replicas 2] [--steps 4] [--rounds 3] [--exchange chain]
+
+The same graph with so many copies of all layers, without normalisation, batches of 16: in one process on one core, in
+one process on all cores, and in a process a copy, in turn, so that other load on the machine meets all.  Losses and the
+state in the end have the same bits.  1 if the last is not 1.7 times as fast as the first.
+"""
+
+from __future__ import annotations
+
+import os
+
+# as in all processes that train; threads of the BLAS would have several cores where one is meant
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import argparse
+import itertools
+import statistics
+import sys
+import time
+import tomllib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+if __package__ in (None, ""):
+    sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from benchmarks import families
+from benchmarks.emulator import DIGITS, prepared, random_images
+from dagtrain.graph.builder import GraphBuilder
+from dagtrain.graph.executor import Executor
+from dagtrain.graph.ir import Graph
+from dagtrain.passes.exchange import parse_exchange
+from dagtrain.passes.insert_forks import insert_forks
+from dagtrain.passes.replicate import replicate
+from dagtrain.runs.local import LocalRunner
+from dagtrain.training.data import Dataset
+from dagtrain.training.emulator import Emulator
+from dagtrain.training.states import pack
+from dagtrain.training.team import Team, address_towards
+from hdl.recipe import Recipe
+
+# what was asked for of two copies on two cores
+WANTED = 1.7
+IMAGES = (3, 32, 32)
+
+
+class Plain(GraphBuilder):
+    """Makes networks without normalisation, whose statistics would run from frame to frame."""
+
+    def norm(self, x: str) -> str:
+        """As it is."""
+        return x
+
+
+def main() -> int:
+    """Prints milliseconds a step."""
+    options = parse()
+    recipe = Recipe(**tomllib.loads((DIGITS / "recipe.toml").read_text()))
+    data = random_images(IMAGES, 4 * recipe.batch)
+    graph = copied(recipe, data, options)
+    cores = sorted(os.sched_getaffinity(0))
+    alone = [Emulator(graph), Emulator(graph)]
+    names = ["one process, one core", f"one process, {len(cores)} cores", f"{options.replicas} processes"]
+    with Team(graph, options.replicas, LocalRunner(options.replicas), address_towards(None)) as team:
+        emulators = [*alone, Emulator(graph, executor=team)]
+        seconds: list[list[float]] = [[], [], []]
+        losses: list[list[float]] = [[], [], []]
+        for _ in range(options.rounds + 1):
+            for emulator, times, found, own in zip(emulators, seconds, losses, (cores[:1], cores, cores), strict=True):
+                with on(own):
+                    times.append(steps(emulator, data, options.steps, found))
+        states = [state(emulator.executor) for emulator in emulators]
+    print(f"ResNet-18 at 32x32, {options.replicas} copies, {options.exchange}: milliseconds a step (median a round)")
+    for name, times in zip(names, seconds, strict=True):
+        # the first round compiles kernels and warms caches
+        print(f"{name:24}" + " ".join(f"{1e3 * each:8.0f}" for each in times[1:]))
+    one, several = (min(times[1:]) for times in (seconds[0], seconds[2]))
+    print(f"{one / several:.2f} times as fast as one process on one core, wanted {WANTED}")
+    equal = losses[0] == losses[1] == losses[2] and states[0] == states[1] == states[2]
+    print("the same losses and states, bit for bit" if equal else "OTHER BITS")
+    return 0 if equal and one / several >= WANTED else 1
+
+
+def copied(recipe: Recipe, data: Dataset, options: argparse.Namespace) -> Graph:
+    """The training graph with copies."""
+    net = Plain("resnet18", recipe, seed=1)
+    forward = net.classify(families.resnet18(net, net.input(IMAGES[1], IMAGES[2], IMAGES[0])))
+    training = prepared(forward, data).graph
+    exchange = parse_exchange(options.exchange, "none")
+    return insert_forks(replicate(training, {"*": options.replicas}, exchange))
+
+
+def steps(emulator: Emulator, data: Dataset, count: int, losses: list[float]) -> float:
+    """Median seconds of ``count`` training steps."""
+    seconds = []
+    batch = emulator.graph.recipe.batch
+    endless = (index for epoch in itertools.count() for index in data.batches(batch, 1, epoch))
+    for index in itertools.islice(endless, count):
+        start = time.perf_counter()
+        losses.append(emulator.train_batch(data, index).loss)
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds)
+
+
+def state(executor: Executor) -> tuple[object, list[bytes]]:
+    """All that a checkpoint keeps."""
+    arrays: dict[str, object] = {}
+    return pack(executor.snapshot(), arrays), [array.tobytes() for array in arrays.values()]
+
+
+@contextmanager
+def on(cores: Sequence[int]) -> Iterator[None]:
+    """This process on these cores alone."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def parse() -> argparse.Namespace:
+    """Options."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--replicas", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=4, help="a round")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--exchange", choices=("central", "chain", "ring"), default="central")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
