@@ -4,7 +4,8 @@
 
 The same graph with so many copies of all layers, without normalisation, batches of 16: in one process on one core, in
 one process on all cores, and in a process a copy, in turn, so that other load on the machine meets all.  Losses and the
-state in the end have the same bits.  1 if the last is not 1.7 times as fast as the first.
+state in the end have the same bits.  1 if the last is not 1.7 times as fast as the first.  Beside them the network
+without copies, in one process on all cores, whose losses have the same bits if copies exchange exact sums.
 """
 
 from __future__ import annotations
@@ -60,37 +61,38 @@ def main() -> int:
     options = parse()
     recipe = Recipe(**tomllib.loads((DIGITS / "recipe.toml").read_text()))
     data = random_images(IMAGES, 4 * recipe.batch)
-    graph = copied(recipe, data, options)
+    plain = training(recipe, data)
+    exchange = parse_exchange(options.exchange, "none")
+    graph = insert_forks(replicate(plain, {"*": options.replicas}, exchange))
     cores = sorted(os.sched_getaffinity(0))
     alone = [Emulator(graph), Emulator(graph)]
-    names = ["one process, one core", f"one process, {len(cores)} cores", f"{options.replicas} processes"]
+    every = f"{len(cores)} cores"
+    names = ["one process, one core", f"one process, {every}", f"{options.replicas} processes", f"no copies, {every}"]
     with Team(graph, options.replicas, LocalRunner(options.replicas), address_towards(None)) as team:
-        emulators = [*alone, Emulator(graph, executor=team)]
-        seconds: list[list[float]] = [[], [], []]
-        losses: list[list[float]] = [[], [], []]
+        emulators = [*alone, Emulator(graph, executor=team), Emulator(insert_forks(plain))]
+        seconds: list[list[float]] = [[] for _ in names]
+        losses: list[list[float]] = [[] for _ in names]
         for _ in range(options.rounds + 1):
-            for emulator, times, found, own in zip(emulators, seconds, losses, (cores[:1], cores, cores), strict=True):
-                with on(own):
-                    times.append(steps(emulator, data, options.steps, found))
-        states = [state(emulator.executor) for emulator in emulators]
+            for number, emulator in enumerate(emulators):
+                with on(cores[: None if number else 1]):
+                    seconds[number].append(steps(emulator, data, options.steps, losses[number]))
+        states = [state(emulator.executor) for emulator in emulators[:3]]
     print(f"ResNet-18 at 32x32, {options.replicas} copies, {options.exchange}: milliseconds a step (median a round)")
     for name, times in zip(names, seconds, strict=True):
         # the first round compiles kernels and warms caches
         print(f"{name:24}" + " ".join(f"{1e3 * each:8.0f}" for each in times[1:]))
     one, several = (min(times[1:]) for times in (seconds[0], seconds[2]))
     print(f"{one / several:.2f} times as fast as one process on one core, wanted {WANTED}")
-    equal = losses[0] == losses[1] == losses[2] and states[0] == states[1] == states[2]
+    equal = all(found == losses[0] for found in losses) and states[0] == states[1] == states[2]
     print("the same losses and states, bit for bit" if equal else "OTHER BITS")
     return 0 if equal and one / several >= WANTED else 1
 
 
-def copied(recipe: Recipe, data: Dataset, options: argparse.Namespace) -> Graph:
-    """The training graph with copies."""
+def training(recipe: Recipe, data: Dataset) -> Graph:
+    """The training graph without copies."""
     net = Plain("resnet18", recipe, seed=1)
     forward = net.classify(families.resnet18(net, net.input(IMAGES[1], IMAGES[2], IMAGES[0])))
-    training = prepared(forward, data).graph
-    exchange = parse_exchange(options.exchange, "none")
-    return insert_forks(replicate(training, {"*": options.replicas}, exchange))
+    return prepared(forward, data).graph
 
 
 def steps(emulator: Emulator, data: Dataset, count: int, losses: list[float]) -> float:
