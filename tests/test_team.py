@@ -261,6 +261,9 @@ def test_an_inbox_gives_what_came_before_it_says_that_no_more_will() -> None:
 def test_a_scheduler_s_workers_are_told_an_address_that_they_can_reach() -> None:
     assert address_towards("tcp://127.0.0.1:8786") == "127.0.0.1"
     assert address_towards("127.0.0.1:8786") == "127.0.0.1"
+    for wrong in ("tcp://no.such.machine.invalid:8786", "tcp://127.0.0.1:port", ""):
+        with pytest.raises(DagtrainError, match=rf"--scheduler {wrong} is no address that this machine reaches"):
+            address_towards(wrong)
 
 
 # ---- the command

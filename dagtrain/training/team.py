@@ -477,12 +477,18 @@ def _updates(graph: Graph) -> dict[str, dict[str, str]]:
 
 
 def address_towards(scheduler: str | None) -> str:
-    """The address of this machine as workers of a scheduler see it, or as processes here do."""
+    """The address of this machine as workers of a scheduler see it, or as processes here do.  Raises `DagtrainError`
+    where nothing can be at the scheduler's."""
     if scheduler is None:
         return LOOPBACK
-    there = urlsplit(scheduler if "//" in scheduler else f"//{scheduler}")
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        # nothing is sent
-        probe.connect((there.hostname, there.port or 1))
-        name: str = probe.getsockname()[0]
-        return name
+    try:
+        there = urlsplit(scheduler if "//" in scheduler else f"//{scheduler}")
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            # nothing is sent
+            probe.connect((there.hostname, there.port or 1))
+            name: str = probe.getsockname()[0]
+    except (OSError, ValueError, TypeError) as error:
+        raise DagtrainError(
+            f"--scheduler {scheduler} is no address that this machine reaches ({error})", "write tcp://10.0.0.1:8786"
+        ) from error
+    return name
