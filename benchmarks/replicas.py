@@ -1,11 +1,12 @@
 """How much sooner copies of ResNet-18 at 32x32 train in processes of their own (`dagtrain train --replicas`).
 
-    python benchmarks/replicas.py [--replicas 2] [--steps 4] [--rounds 3] [--exchange chain]
+    python benchmarks/replicas.py [--replicas 2] [--turns 15] [--batches 16 64] [--exchange central]
 
-The same graph with so many copies of all layers, without normalisation, batches of 16: in one process on one core, in
-one process on all cores, and in a process a copy, in turn, so that other load on the machine meets all.  Losses and the
-state in the end have the same bits.  1 if the last is not 1.7 times as fast as the first.  Beside them the network
-without copies, in one process on all cores, whose losses have the same bits if copies exchange exact sums.
+The same graph with so many copies of all layers, without normalisation: in one process on one core, in one process on
+all cores, and in a process a copy, a step each in turn, so that other load on the machine meets all.  Losses and the
+state in the end have the same bits.  1 if the last is not 1.7 times as fast as the first, by medians.
+Beside them the network without copies, in one process on all cores, whose losses have the same bits if copies
+exchange exact sums.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import time
 import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 if __package__ in (None, ""):
@@ -45,6 +47,7 @@ from hdl.recipe import Recipe
 
 # what was asked for of two copies on two cores
 WANTED = 1.7
+UNTIMED = 2
 IMAGES = (3, 32, 32)
 
 
@@ -59,33 +62,43 @@ class Plain(GraphBuilder):
 def main() -> int:
     """Prints milliseconds a step."""
     options = parse()
-    recipe = Recipe(**tomllib.loads((DIGITS / "recipe.toml").read_text()))
-    data = random_images(IMAGES, 4 * recipe.batch)
+    good = [compared(options, batch) for batch in sorted(options.batches)]
+    return 0 if all(good) else 1
+
+
+def compared(options: argparse.Namespace, batch: int) -> bool:
+    """Prints a table for batches of this size; whether processes are as quick as wanted, with the same bits."""
+    recipe = replace(Recipe(**tomllib.loads((DIGITS / "recipe.toml").read_text())), batch=batch)
+    data = random_images(IMAGES, 4 * batch)
     plain = training(recipe, data)
-    exchange = parse_exchange(options.exchange, "none")
-    graph = insert_forks(replicate(plain, {"*": options.replicas}, exchange))
+    graph = insert_forks(replicate(plain, {"*": options.replicas}, parse_exchange(options.exchange, "none")))
     cores = sorted(os.sched_getaffinity(0))
-    alone = [Emulator(graph), Emulator(graph)]
     every = f"{len(cores)} cores"
     names = ["one process, one core", f"one process, {every}", f"{options.replicas} processes", f"no copies, {every}"]
+    batches = itertools.cycle(data.batches(batch, 1, 0))
     with Team(graph, options.replicas, LocalRunner(options.replicas), address_towards(None)) as team:
-        emulators = [*alone, Emulator(graph, executor=team), Emulator(insert_forks(plain))]
+        executors = [Executor(graph), Executor(graph), team, Executor(insert_forks(plain))]
+        emulators = [Emulator(executor.graph, executor=executor) for executor in executors]
         seconds: list[list[float]] = [[] for _ in names]
         losses: list[list[float]] = [[] for _ in names]
-        for _ in range(options.rounds + 1):
+        # the first turns compile kernels and warm caches
+        for index in itertools.islice(batches, options.turns + UNTIMED):
             for number, emulator in enumerate(emulators):
                 with on(cores[: None if number else 1]):
-                    seconds[number].append(steps(emulator, data, options.steps, losses[number]))
-        states = [state(emulator.executor) for emulator in emulators[:3]]
-    print(f"ResNet-18 at 32x32, {options.replicas} copies, {options.exchange}: milliseconds a step (median a round)")
+                    start = time.perf_counter()
+                    losses[number].append(emulator.train_batch(data, index).loss)
+                    seconds[number].append(time.perf_counter() - start)
+        states = [state(executor) for executor in executors[:3]]
+    print(f"ResNet-18 at 32x32, {options.replicas} copies, {options.exchange}, batches of {batch}: milliseconds a step")
+    print(f"{'':24}  median   quartiles")
     for name, times in zip(names, seconds, strict=True):
-        # the first round compiles kernels and warms caches
-        print(f"{name:24}" + " ".join(f"{1e3 * each:8.0f}" for each in times[1:]))
-    one, several = (min(times[1:]) for times in (seconds[0], seconds[2]))
+        first, median, third = (1e3 * each for each in statistics.quantiles(times[UNTIMED:]))
+        print(f"{name:24}{median:8.0f}{first:8.0f}{third:8.0f}")
+    one, several = (statistics.median(times[UNTIMED:]) for times in (seconds[0], seconds[2]))
     print(f"{one / several:.2f} times as fast as one process on one core, wanted {WANTED}")
     equal = all(found == losses[0] for found in losses) and states[0] == states[1] == states[2]
-    print("the same losses and states, bit for bit" if equal else "OTHER BITS")
-    return 0 if equal and one / several >= WANTED else 1
+    print("the same losses and states, bit for bit\n" if equal else "OTHER BITS\n", flush=True)
+    return equal and one / several >= WANTED
 
 
 def training(recipe: Recipe, data: Dataset) -> Graph:
@@ -93,18 +106,6 @@ def training(recipe: Recipe, data: Dataset) -> Graph:
     net = Plain("resnet18", recipe, seed=1)
     forward = net.classify(families.resnet18(net, net.input(IMAGES[1], IMAGES[2], IMAGES[0])))
     return prepared(forward, data).graph
-
-
-def steps(emulator: Emulator, data: Dataset, count: int, losses: list[float]) -> float:
-    """Median seconds of ``count`` training steps."""
-    seconds = []
-    batch = emulator.graph.recipe.batch
-    endless = (index for epoch in itertools.count() for index in data.batches(batch, 1, epoch))
-    for index in itertools.islice(endless, count):
-        start = time.perf_counter()
-        losses.append(emulator.train_batch(data, index).loss)
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds)
 
 
 def state(executor: Executor) -> tuple[object, list[bytes]]:
@@ -128,8 +129,8 @@ def parse() -> argparse.Namespace:
     """Options."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--replicas", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=4, help="a round")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--turns", type=int, default=15, help="timed steps of each")
+    parser.add_argument("--batches", type=int, nargs="+", default=[16, 64], help="frames in a batch")
     parser.add_argument("--exchange", choices=("central", "chain", "ring"), default="central")
     return parser.parse_args()
 

@@ -6,7 +6,7 @@ same bits as any timing of the hardware (see `hdl.layers.base`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
@@ -84,10 +84,10 @@ class Executor:
     (`Graph.computing`).  Weight edges are read one batch after they were
     written: at batch ``n`` an engine gets version ``n``, the initial weights being version 0.
 
-    A subclass may do some of the ``nodes`` alone, and see to it that what others make arrives (`_fetch`,
-    `_hand_on`)."""
+    A subclass may do some of the ``nodes`` alone, in a topological order of its own, and see to it that what others
+    make arrives (`_fetch`, `_hand_on`)."""
 
-    def __init__(self, graph: Graph, mode: Mode = Mode.GOLDEN, nodes: Collection[str] | None = None) -> None:
+    def __init__(self, graph: Graph, mode: Mode = Mode.GOLDEN, nodes: Sequence[str] | None = None) -> None:
         self.graph = graph
         self.mode = mode
         # of each node, after the batches so far
@@ -125,10 +125,18 @@ class Executor:
         with its array as it is made.  Readers of an edge in ``instead`` get the array there, not the one that was made.
         After the ``last`` one nothing is left for another: what nodes and weights become is let go at once.
         Changes the states; raises `GraphError` on missing or misshapen feeds."""
+        results = self._step(self._encode(feeds), observe, instead, last)
+        self.batches += 1
+        self._check_copies()
+        return results
+
+    def _step(
+        self, given: Mapping[str, Array], observe: Observer | None, instead: Mapping[str, Array] | None, last: bool
+    ) -> dict[str, Array]:
+        """`step` of host inputs ``given``, but for the count."""
         edges: dict[str, Array] = {}
         results: dict[str, Array] = {}
         arriving: dict[str, Array] = {}
-        given = self._encode(feeds)
         for action in self._actions:
             node = action.node
             self._fetch(action, edges)
@@ -156,8 +164,6 @@ class Executor:
             for edge in action.release:
                 del edges[edge]
         self.weights.update(arriving)
-        self.batches += 1
-        self._check_copies()
         return results
 
     def _check_copies(self) -> None:
@@ -310,10 +316,10 @@ def judging(graph: Graph) -> set[str]:
     return found
 
 
-def _plan(graph: Graph, names: Collection[str] | None) -> tuple[Action, ...]:
-    """Actions of the nodes with these names, or of all, in topological order, with every edge released after its last
-    reader among them."""
-    nodes = [node for node in graph.nodes if names is None or node.name in names]
+def _plan(graph: Graph, names: Sequence[str] | None) -> tuple[Action, ...]:
+    """Actions of the nodes with these names, in their order, or of all, in topological order, with every edge released
+    after its last reader among them."""
+    nodes = graph.nodes if names is None else [graph.by_name[name] for name in names]
     last: dict[str, str] = {}
     slots: set[str] = set()
     for node in nodes:

@@ -20,8 +20,6 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Listener
 from urllib.parse import urlsplit
 
-import numpy.typing as npt
-
 from dagtrain.graph.executor import Action, Array, Executor, Mode, Observer, copied_weights, judging, weight_slots
 from dagtrain.graph.ir import Graph, GraphError, Node, is_delayed
 from dagtrain.passes.exchange import named
@@ -84,7 +82,10 @@ class Part(Executor):
     """The nodes of one process, which gets from others what they make and it reads."""
 
     def __init__(self, graph: Graph, parts: Mapping[str, int], own: int, watched: frozenset[str], shared: bool) -> None:
-        super().__init__(graph, Mode.GOLDEN, [name for name, part in parts.items() if part == own])
+        # to wait for others' gradients while there are own ones to be made would have all go in step
+        late = _behind_sums(graph.computing, parts)
+        nodes = sorted((name for name, part in parts.items() if part == own), key=late.__contains__)
+        super().__init__(graph, Mode.GOLDEN, nodes)
         self.own = own
         self.inbox = Inbox()
         self.board = Board(shared)
@@ -112,16 +113,11 @@ class Part(Executor):
         """Send a message to another process."""
         raise NotImplementedError
 
-    def step(
-        self,
-        feeds: Mapping[str, npt.ArrayLike],
-        observe: Observer | None = None,
-        instead: Mapping[str, Array] | None = None,
-        *,
-        last: bool = False,
+    def _step(
+        self, given: Mapping[str, Array], observe: Observer | None, instead: Mapping[str, Array] | None, last: bool
     ) -> dict[str, Array]:
         self._begin(self._stepping)
-        results = super().step(feeds, observe, instead, last=last)
+        results = super()._step(given, observe, instead, last)
         for edge in self._slots:
             self.weights[edge] = self._take(edge)
         self._begin(self._stepping)
@@ -229,20 +225,14 @@ class Team(Part):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def step(
-        self,
-        feeds: Mapping[str, npt.ArrayLike],
-        observe: Observer | None = None,
-        instead: Mapping[str, Array] | None = None,
-        *,
-        last: bool = False,
+    def _step(
+        self, given: Mapping[str, Array], observe: Observer | None, instead: Mapping[str, Array] | None, last: bool
     ) -> dict[str, Array]:
         assert instead is None
         with self._all_there(observe):
             self._ask({"do": "step", "last": last})
-            results = super().step(feeds, observe, last=last)
+            results = super()._step(given, observe, None, last)
             self._see(self._stepping)
-            self._compare([self.digests(), *(head["digests"] for head, _ in self._answers())])
         return results
 
     def _evaluate(self, given: Mapping[str, Array], frames: int, observe: Observer | None) -> dict[str, Array]:
@@ -331,8 +321,9 @@ class Team(Part):
         """What each of the others says when it is done."""
         return [self.inbox.take(f"done {part}") for part in self._links]
 
-    def _compare(self, digests: Sequence[Mapping[str, Mapping[str, str]]]) -> None:
-        """Raises `GraphError` where copies that learn apart have other weights."""
+    def _check_copies(self) -> None:
+        with self._all_there():
+            digests = [self.digests(), *(head["digests"] for head, _ in self._answers())]
         for key in self._updates:
             found = {update: digest for each in digests for update, digest in each.get(key, {}).items()}
             if len({*found.values()}) > 1:
@@ -458,6 +449,18 @@ def _routes(
             readers.discard(parts[maker.name])
             if readers:
                 found[edge] = tuple(sorted(readers))
+    return found
+
+
+def _behind_sums(graph: Graph, parts: Mapping[str, int]) -> set[str]:
+    """Nodes whose gradients come from others, as sums of copies' do, and all that wait for them within a batch."""
+    found: set[str] = set()
+    for node in graph.nodes:
+        read = [edge for sink, edge in node.inputs.items() if not is_delayed(node.layer, node.layer.port(sink))]
+        makers = {graph.producers[edge][0].name for edge in read}
+        from_others = any(parts[maker] != parts[node.name] for maker in makers)
+        if (node.layer.works_per_batch and from_others) or not makers.isdisjoint(found):
+            found.add(node.name)
     return found
 
 
