@@ -23,7 +23,7 @@ import hashlib
 import json
 import time
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -102,6 +102,10 @@ class Run:
         known = "" if self.staleness is None else f", staleness {self.staleness}"
         return f"{self.network}, {self.data}, {self.mode.value}, seed {self.seed}{known}"
 
+    def graph(self, data: Dataset) -> Graph:
+        """What is trained; at 16 bits, in formats fitted to the first batches of the training part."""
+        return prepared(self, data)
+
 
 @cache
 def images(data: str, whole: bool) -> Dataset:
@@ -153,14 +157,26 @@ def digest(run: Run, graph: Graph) -> str:
     return found.hexdigest()[:16]
 
 
-def train(run: Run, graph: Graph, data: Dataset, held_out: Dataset) -> list[float]:
-    """Held-out accuracy after each epoch."""
+def train(run: Run, graph: Graph, data: Dataset, held_out: Dataset) -> tuple[list[float], float | None]:
+    """Held-out accuracy after each epoch; `Emulator.ratio` at the end."""
     emulator = Emulator(graph, run.mode if run.mode is Mode.GOLDEN else run.arithmetic)
     curve = []
     for epoch in range(run.epochs):
         emulator.train_epoch(data, run.seed, epoch)
         curve.append(round(emulator.evaluate(held_out, EVALUATED_FRAMES).accuracy, 5))
-    return curve
+    return curve, emulator.ratio
+
+
+@dataclass(frozen=True)
+class Done:
+    """A run, done."""
+
+    digest: str
+    # accuracy after each epoch
+    curve: list[float]
+    # of a CPU
+    seconds: float
+    ratio: float | None
 
 
 class Store:
@@ -175,9 +191,14 @@ class Store:
         row = self.rows.get(run.name)
         return None if row is None else float(row["accuracy"][-1])
 
-    def note(self, run: Run, what: str, curve: list[float], seconds: float) -> None:
+    def ratio(self, run: Run) -> float | None:
+        """Of compression, as far as anything was coded."""
+        return self.rows.get(run.name, {}).get("ratio")
+
+    def note(self, run: Run, done: Done) -> None:
         """Keep a curve."""
-        self.rows[run.name] = {"digest": what, "accuracy": curve, "seconds": round(seconds)}
+        row = {"digest": done.digest, "accuracy": done.curve, "seconds": round(done.seconds)}
+        self.rows[run.name] = row if done.ratio is None else {**row, "ratio": round(done.ratio, 4)}
         rows = ",\n".join(f"{json.dumps(name)}: {json.dumps(row)}" for name, row in sorted(self.rows.items()))
         write_text(self.path, "{\n" + rows + "\n}\n")
 
@@ -193,31 +214,30 @@ def runs(options: argparse.Namespace) -> Iterator[Run]:
                             yield Run(network, data, mode, seed, options.staleness)
 
 
-def finished(run: Run, known: str | None, end: float) -> tuple[str, list[float], float] | None:
-    """(digest, curve, CPU seconds) of a run, whoever does it; None where it has been ``known`` by this digest, and from
-    the time ``end`` on."""
+def finished(run: Run, known: str | None, end: float) -> Done | None:
+    """A run, whoever does it; None where it has been ``known`` by this digest, and from the time ``end`` on."""
     if time.time() >= end:
         return None
     data, held_out = split(run)
-    graph = prepared(run, data)
+    graph = run.graph(data)
     what = digest(run, graph)
     if known == what:
         return None
     start = time.process_time()
-    return what, train(run, graph, data, held_out), time.process_time() - start
+    curve, ratio = train(run, graph, data, held_out)
+    return Done(what, curve, time.process_time() - start, ratio)
 
 
-def fill_store(store: Store, options: argparse.Namespace) -> None:
-    """Have the runs done that are not known, until the time is over; each is kept as it ends."""
+def fill_store(store: Store, every: Iterable[Run], options: argparse.Namespace) -> None:
+    """Have those runs done that are not known, until the time is over; each is kept as it ends."""
     end = time.time() + 60 * options.minutes
     where = RunnerOptions(runner=options.runner, workers=options.workers, scheduler=options.scheduler)
-    wanted = {run.name: run for run in runs(options)}
+    wanted = {run.name: run for run in every}
     jobs = [Job(name, finished, (run, store.rows.get(name, {}).get("digest"), end)) for name, run in wanted.items()]
     for outcome in runner_of(where, program_hash).outcomes(jobs):
         if outcome.value is not None:
-            what, curve, seconds = outcome.value
-            store.note(wanted[outcome.job.name], what, curve, seconds)
-            print(f"{outcome.job.name}: {' '.join(f'{value:.1%}' for value in curve)}", flush=True)
+            store.note(wanted[outcome.job.name], outcome.value)
+            print(f"{outcome.job.name}: {' '.join(f'{value:.1%}' for value in outcome.value.curve)}", flush=True)
 
 
 def verdict(plain: list[float], exact: list[float], seeds: int) -> str:
@@ -261,6 +281,16 @@ def main(words: list[str]) -> int:
     parser.add_argument("--data", nargs="+", choices=DATA, default=list(DATA))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--staleness", type=int, help="frames, at 16 bits and in float; default: the recipe's, and 0")
+    options = parse(parser, words)
+    store = Store(STORE)
+    fill_store(store, runs(options), options)
+    lines, broken = table(store, options)
+    print("\n".join(lines))
+    return 1 if broken else 0
+
+
+def parse(parser: argparse.ArgumentParser, words: list[str]) -> argparse.Namespace:
+    """Options of a parser, beside those that say who does the runs."""
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no run after that")
     parser.add_argument("--runner", default=Kind.LOCAL.value, choices=[kind.value for kind in Kind])
     parser.add_argument("--workers", type=int, help="runs at once; default: 1 here, all those of a scheduler")
@@ -268,8 +298,4 @@ def main(words: list[str]) -> int:
     options = parser.parse_args(words)
     if options.workers is None and options.scheduler is None:
         options.workers = 1
-    store = Store(STORE)
-    fill_store(store, options)
-    lines, broken = table(store, options)
-    print("\n".join(lines))
-    return 1 if broken else 0
+    return options
