@@ -118,7 +118,8 @@ def table(store: Store, options: argparse.Namespace) -> tuple[list[str], bool]:
                 for run, other in zip(every, plain, strict=True)
                 if (value := store.last(run)) is not None and (beside := store.last(other)) is not None
             ]
-            loss = float(np.mean([beside - value for value, beside in pairs])) if pairs else 0.0
+            # of accuracies with five digits
+            loss = round(float(np.mean([beside - value for value, beside in pairs])), 6) if pairs else 0.0
             ratios = [ratio for run in every if (ratio := store.ratio(run)) is not None]
             verdict = NOTHING
             if compress == PROMISED and len(pairs) == options.seeds:

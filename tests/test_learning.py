@@ -13,8 +13,8 @@ import pytest
 
 from benchmarks.families import forward, residual
 from benchmarks.learning import DIGITS, Run, judge, train
+from benchmarks.learning_table import Done, Store, digest, table
 from benchmarks.learning_table import Run as TableRun
-from benchmarks.learning_table import Store, digest, table
 from dagtrain.graph.builder import GraphBuilder
 from dagtrain.graph.executor import Array, Mode
 from dagtrain.graph.ir import Graph
@@ -94,12 +94,12 @@ def test_the_table_gives_no_verdict_before_all_seeds_are_there_and_names_a_broke
     options = argparse.Namespace(only=["VGG"], data=["digits"], seeds=2, staleness=None)
     rows = []
     for seed, mode, accuracy in ((1, Mode.REFERENCE, 0.98), (1, Mode.GOLDEN, 0.97), (2, Mode.REFERENCE, 0.96)):
-        store.note(TableRun("VGG", "digits", mode, seed), "digest", [0.5, accuracy], 1.0)
+        store.note(TableRun("VGG", "digits", mode, seed), Done("digest", [0.5, accuracy], 1.0, None))
         rows.append(table(Store(store.path), options)[0][-1])
     assert rows[0] == "| VGG | digits | 0 | 98.00 (98.0–98.0) | – | – | – |"
     assert rows[1] == "| VGG | digits | 1 | 98.00 (98.0–98.0) | 97.00 (97.0–97.0) | -1.00 | – |"
     for last, verdict, broken in ((0.951, "holds", False), (0.949, "**broken**", True)):
-        store.note(TableRun("VGG", "digits", Mode.GOLDEN, 2), "digest", [last], 1.0)
+        store.note(TableRun("VGG", "digits", Mode.GOLDEN, 2), Done("digest", [last], 1.0, None))
         lines, found = table(Store(store.path), options)
         assert lines[-1].endswith(f"| {verdict} |")
         assert found is broken

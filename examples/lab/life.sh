@@ -3,14 +3,15 @@
 # export to ONNX, evaluate in onnxruntime.  With boards the second step is to configure them, and drive needs no --host.
 #
 #     examples/lab/life.sh [FOLDER]      # build/lab, some minutes; LAB_EPOCHS (1), LAB_PORT (17492)
+#     LAB_DATA=digits LAB_EPOCHS=3 examples/lab/life.sh   # on all digits: an hour or two
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-out=${1:-build/lab} epochs=${LAB_EPOCHS:-1} port=${LAB_PORT:-17492}
+out=${1:-build/lab} epochs=${LAB_EPOCHS:-1} port=${LAB_PORT:-17492} data=${LAB_DATA:-examples/lab/data.toml}
 dagtrain=${DAGTRAIN:-.venv/bin/dagtrain}
 run=$out/run.npz
 step() { local name=$1; shift; printf '\n== %s\n' "$name $*"; "$dagtrain" "$name" "$@" --out "$out"; }
 
-step import examples/digits/digits.onnx --data examples/lab/data.toml --recipe examples/digits/recipe.toml
+step import examples/digits/digits.onnx --data "$data" --recipe examples/digits/recipe.toml
 step place --devices examples/digits/cluster-ethernet.toml
 step emit --state-access ports
 
@@ -37,7 +38,7 @@ wait $served
 trap - EXIT
 
 step export --weights "$run"
-step evaluate "$out/export/digits.onnx" --data examples/lab/data.toml
+step evaluate "$out/export/digits.onnx" --data "$data"
 
 # what the emulator learns from the same data is the same network, to the byte
 cp "$out/export/digits.onnx" "$out/driven.onnx"
