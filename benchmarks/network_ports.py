@@ -31,7 +31,7 @@ from hdl.link.ethernet.frame import BURST_WORDS, WORD_BITS, FrameFormat
 from hdl.link.ethernet.packer import Packer
 from hdl.link.ethernet.port import EthernetPort
 from hdl.link.format import LinkFormat
-from hdl.link.routing import BurstMerge, BurstStage
+from hdl.link.routing import BurstStage, Merge
 from hdl.parts.catalogue import part
 from hdl.unit import Unit
 
@@ -53,7 +53,7 @@ def port_units(word_bits: int) -> Iterator[tuple[str, Unit]]:
     yield "Packer", words
     yield "Crc32c", Crc32c(word_bits=word_bits)
     yield "BurstStage", BurstStage(format=form, words=BURST_WORDS)
-    yield "BurstMerge", BurstMerge(format=form, longest=BURST_WORDS)
+    yield "Merge", Merge(format=form, longest=BURST_WORDS)
     yield "EthernetPort", EthernetPort(packer=words)
     # any key: it is an input
     yield "EthernetPort, with a key", EthernetPort(packer=replace(words, frames=replace(frames, key=0)))

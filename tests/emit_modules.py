@@ -22,7 +22,7 @@ def ethernet_units() -> dict[str, Unit]:
     """Of a port with three peers."""
     frames, form = FrameFormat(word_bits=64, mtu=576), LinkFormat(word_bits=64, streams=9, devices=1)
     port = EthernetPort(packer=Packer(frames=frames, form=form, regions=(2 * frames.payload_beats,) * 3))
-    _, merge, stage = port_share(form, framed=True, sends=True)
+    _, (merge, _), (stage, _) = port_share(form, framed=True, sends=True)
     return {"port": port, "mac": MacAdapter(sink=port.sink, kind=AVALON), "merge": merge, "stage": stage}
 
 

@@ -100,17 +100,22 @@ def test_words_that_share_a_port_take_turns_and_later_ones_fill_what_is_left() -
     assert slow.enter(*words_at((1, 4), (10, 13)))[-1] == pytest.approx(4 * 10 + 3, abs=1)
 
 
-def turns_of_merges(offered: Sequence[Sequence[int]]) -> list[list[int]]:
+def turns_of_merges(offered: Sequence[Sequence[int]], credits: int = 0) -> list[list[int]]:
     """By stream the cycles in which its words leave a balanced tree of merges, word by word, which always have room
-    for a word behind: what `hdl.streams.merge` does, less its pipeline.  ``offered``: the cycles in which they come."""
+    for a word behind: what `hdl.streams.merge` does, less its pipeline.  ``offered``: the cycles in which they come;
+    of so many streams at the end, which have a tree of their own, they are credits."""
     queues, left = [deque(cycles) for cycles in offered], [list[int]() for _ in offered]
     turns: dict[tuple[int, int], int] = {}
+
+    def half_of(streams: Sequence[int]) -> int:
+        """How many of these are on the first side."""
+        return len(streams) - credits if credits and streams is everyone else 1 << (len(streams) - 1).bit_length() - 1
 
     def pick(streams: Sequence[int], cycle: int) -> int | None:
         """The stream that has its turn of these, which are all behind one merge."""
         if len(streams) == 1:
             return streams[0] if queues[streams[0]] and queues[streams[0]][0] <= cycle else None
-        half = 1 << (len(streams) - 1).bit_length() - 1
+        half = half_of(streams)
         sides, key = (streams[:half], streams[half:]), (streams[0], streams[-1])
         found = [pick(side, cycle) for side in sides]
         side = turns.get(key, 0) if None not in found else int(found[0] is None)
@@ -118,7 +123,7 @@ def turns_of_merges(offered: Sequence[Sequence[int]]) -> list[list[int]]:
 
     def served(streams: Sequence[int], stream: int) -> None:
         if len(streams) > 1:
-            half = 1 << (len(streams) - 1).bit_length() - 1
+            half = half_of(streams)
             side = int(stream in streams[half:])
             turns[streams[0], streams[-1]] = 1 - side
             served(streams[half:] if side else streams[:half], stream)
@@ -139,13 +144,15 @@ def test_streams_that_share_a_port_have_the_turns_that_merges_give_them(seed: in
     """More words than the port carries for long times, by calendars and by merges word by word."""
     print("seed", seed)
     rng = np.random.default_rng(seed)
-    streams = int(rng.integers(5, 9))
+    streams, credits = int(rng.integers(5, 9)), seed % 3
     offered: list[list[int]] = []
     for _ in range(streams):
         gap, first = int(rng.choice([1, 2, streams, 3 * streams])), int(rng.integers(0, 300))
+        # a credit word stands for eight words at least
+        gap *= 8 if len(offered) >= streams - credits else 1
         offered.append([first + gap * word for word in range(int(rng.integers(40, 160)))])
-    wanted = turns_of_merges(offered)
-    port, word = Calendar(1, 1.0, Merges.of(streams)), np.array([1.0])
+    wanted = turns_of_merges(offered, credits)
+    port, word = Calendar(1, 1.0, Merges.of(streams - credits, credits)), np.array([1.0])
     told: list[list[float]] = [[] for _ in offered]
 
     def next_one(stream: int) -> float:
@@ -160,6 +167,14 @@ def test_streams_that_share_a_port_have_the_turns_that_merges_give_them(seed: in
     assert worst <= 4 * streams
     assert port.used[:, -1].max() <= 1 + 1e-6
     assert port.used[:, -1].sum() == pytest.approx(sum(map(len, offered)))
+
+
+def test_words_and_credits_meet_before_the_port() -> None:
+    assert Merges.of(3, 2).sides[5:].tolist() == [[0, 1], [5, 2], [3, 4], [6, 7]]
+    assert Merges.of(1, 2).sides[3:].tolist() == [[1, 2], [0, 3]]
+    assert Merges.of(2, 1).sides[3:].tolist() == [[0, 1], [3, 2]]
+    assert Merges.of(1, 1).sides[2:].tolist() == [[0, 1]]
+    assert Merges.of(0, 3).sides[3:].tolist() == [[0, 1], [3, 2]]
 
 
 def test_a_stream_that_wants_less_than_its_share_waits_for_nobody() -> None:

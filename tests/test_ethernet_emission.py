@@ -90,7 +90,8 @@ def instances(top: Module, kind: str) -> list[Any]:
 def drivers(top: Module) -> Mapping[str, Any]:
     """Net of a stream → the instance that writes its words: a sender, its stage, a receiver's credits, or a merge."""
     found: dict[str, Any] = {}
-    kinds = {"link_egress": "y", "link_ingress": "credits", "link_burst_merge": "y", "link_burst_stage": "y"}
+    kinds = dict.fromkeys(("link_egress", "link_merge", "link_burst_stage", "credit_word"), "y")
+    kinds["link_ingress"] = "credits"
     for kind, port in kinds.items():
         found |= {instance.connections[f"{port}_valid"]: instance for instance in instances(top, kind)}
     return found
@@ -101,11 +102,17 @@ def sources(top: Module, net: str) -> set[tuple[str, int]]:
     instance = drivers(top).get(net)
     if instance is None:
         return set()
-    if instance.module.startswith(("link_burst_merge_", "link_burst_stage_")):
-        wires = [instance.connections.get(f"{port}_valid") for port in "abx"]
+    if not instance.module.startswith(("link_egress_", "link_ingress_")):
+        ways = ("x", *(f"xs{side}" for side in range(4)))
+        wires = [instance.connections.get(f"{way}_valid") for way in ways]
         return {one for wire in wires if wire for one in sources(top, wire)}
     what = "words" if instance.module.startswith("link_egress_") else "credits"
-    return {(what, int(instance.connections["number"].rpartition("d")[2]))}
+    return {(what, number_of(instance))}
+
+
+def number_of(end: Any) -> int:
+    """The stream of an end."""
+    return int(end.connections["number"].rpartition("d")[2])
 
 
 def test_words_and_credits_go_to_the_peer_whose_stream_they_are_of(design: ClusterDesign) -> None:
@@ -136,9 +143,13 @@ def test_words_and_credits_go_to_the_peer_whose_stream_they_are_of(design: Clust
 
 def test_each_stream_and_each_credit_is_taken_out_of_what_arrives_once(design: ClusterDesign) -> None:
     for device in design.devices:
-        taken = [(one.connections["number"], one.connections["credit"]) for one in instances(device.top, "link_split")]
-        into = [(one.connections["number"], "1'd0") for one in instances(device.top, "link_ingress")]
-        back = [(one.connections["number"], "1'd1") for one in instances(device.top, "link_egress")]
+        bits, taken = device.form.width("stream"), []
+        for split in instances(device.top, "link_split"):
+            numbers, credits = (int(split.connections[port].rpartition("d")[2]) for port in ("numbers", "credits"))
+            taps = sum(port.startswith("mine") and port.endswith("_valid") for port in split.connections)
+            taken += [(numbers >> bits * tap & (1 << bits) - 1, credits >> tap & 1) for tap in range(taps)]
+        into = [(number_of(one), 0) for one in instances(device.top, "link_ingress")]
+        back = [(number_of(one), 1) for one in instances(device.top, "link_egress")]
         assert taken == into + back
         assert len(set(taken)) == len(taken)
 

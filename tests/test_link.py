@@ -18,23 +18,25 @@ from hdl.errors import DeadlockError
 from hdl.fixed import Fixed
 from hdl.link.egress import Egress, link_egress
 from hdl.link.format import (
+    COUNT_BITS,
     CREDIT_WORDS,
     LinkFormat,
     LinkUnit,
     Word,
     credit_batch,
     depth_for,
-    merged_pairs,
+    merge_tree,
     merges_passed,
+    turns_taken,
 )
 from hdl.link.ingress import Ingress, link_ingress
-from hdl.link.routing import BurstMerge, BurstStage, Drain, Merge, Split, link_drain, link_split
+from hdl.link.routing import BurstStage, CreditWord, Drain, Merge, Split, credit_word, link_drain, link_split
 from hdl.memory import unsimulated
 from hdl.signals import ClockReset
 from hdl.simulate import Backend, Design, Direction, StreamPort, run_streams
 from hdl.simulate.models.link import LEAST_LATENCY, link_switch, link_wire
 from hdl.stream import Stream
-from hdl.streams.merge import burst_merge, merge
+from hdl.streams.merge import merge
 from hdl.streams.width import wire_words
 from hdl.tensor import Kind, Port, Tensor
 
@@ -68,9 +70,12 @@ UNITS: list[LinkUnit] = [
     Ingress(format=FORM, element_bits=32, lanes=1, elements=0, depth=6),
     Egress(format=FORM, element_bits=32, lanes=1, elements=0, credits=6),
     Merge(format=FORM),
-    BurstMerge(format=FORM, longest=3),
+    Merge(format=FORM, sides=3, longest=3),
+    Merge(format=FORM, sides=2, returned=True),
+    CreditWord(format=FORM),
     BurstStage(format=FORM, words=32),
     Split(format=FORM),
+    Split(format=FORM, taps=1),
     Drain(format=FORM),
 ]
 
@@ -80,7 +85,9 @@ def test_the_ports_of_a_unit_are_those_it_declares_and_its_verilog_is_clean(unit
     streams = {name: Stream(width) for name, width in unit.streams.items()}
     module = convert(unit.build(ClockReset(), streams), "unit")
     found = {port.name: port for port in module.ports}
-    expected = {"clk": 1, "rst": 1, **unit.inputs, **unit.outputs}
+    # wires have no clock
+    clocked = {} if isinstance(unit, CreditWord) else {"clk": 1, "rst": 1}
+    expected = {**clocked, **unit.inputs, **unit.outputs}
     for name, width in unit.streams.items():
         expected |= {f"{name}_valid": 1, f"{name}_ready": 1, f"{name}_payload": width}
     assert {name: port.width for name, port in found.items()} == expected
@@ -100,20 +107,21 @@ SHAPES = ((5, 2, 8), (16, 1, 5), (3, 4, 12))  # bits, lanes, elements of a tenso
 @block
 def network(
     domain: ClockReset, n0: Any, n1: Any, n2: Any, d0: Any, d1: Any,
+    s0: Any, s1: Any, s2: Any, b0: Any, b1: Any, b2: Any,
     a: Stream, b: Stream, c: Stream, p: Stream, q: Stream, r: Stream, errors: Stream,
     depth: int, stolen: int, latency: int, words: int, cycles: int, stall_256: int, seed: int,
 ) -> Any:  # fmt: skip
     """Streams 0 and 1 go from device 0 to device 1, stream 2 the other way; ``errors`` is valid after any error.
 
-    ``stolen``: credits that senders have beyond the FIFO of the receiver."""
-    bits = FORM.payload_bits
+    ``s0`` …, ``b0`` …: what splits take out, ``stolen``: credits that senders have beyond the FIFO of the receiver."""
 
     def word() -> Stream:
-        return Stream(bits)
+        return Stream(FORM.payload_bits)
 
-    numbers, devices, zero, one = (n0, n1, n2), (d0, d1), d0, d1
+    numbers, devices = (n0, n1, n2), (d0, d1)
     xs, ys = (a, b, c), (p, q, r)
-    sends, backs, credits, arrivals = ([word() for _ in range(3)] for _ in range(4))
+    sends, credits, arrivals = ([word() for _ in range(3)] for _ in range(3))
+    backs = [Stream(FORM.returned_bits) for _ in range(4)]
     flags = [Signal(bool(0)) for _ in range(5)]
     egress, ingress = [], []
     for i, (element_bits, lanes, elements) in enumerate(SHAPES):
@@ -122,25 +130,26 @@ def network(
         receiver = Ingress(format=FORM, element_bits=element_bits, lanes=lanes, elements=elements, depth=depth)
         egress.append(link_egress(domain, numbers[i], there, xs[i], credits[i], sends[i], unit=sender))
         ingress.append(link_ingress(domain, numbers[i], here, arrivals[i], ys[i], backs[i], flags[i], unit=receiver))
-    split = Split(format=FORM)
-    out0, out1, in0, in1, m0, m1, d0a, d0b, d0c, d1a, d1b, d1c = (word() for _ in range(12))
+    both, repaid = Split(format=FORM, taps=2), CreditWord(format=FORM)
+    out0, out1, in0, in1, m0, w0, w1, rest0, rest1, stray0, stray1 = (word() for _ in range(11))
     wires = [
-        merge(domain, sends[0], sends[1], m0),
-        merge(domain, m0, backs[2], out0),
-        merge(domain, backs[0], backs[1], m1),
-        merge(domain, m1, sends[2], out1),
+        merge(domain, sends[:2], m0),
+        credit_word(backs[2], w0, unit=repaid),
+        merge(domain, [m0, w0], out0),
+        merge(domain, backs[:2], backs[3]),
+        credit_word(backs[3], w1, unit=repaid),
+        merge(domain, [sends[2], w1], out1),
         link_switch(
             domain, [out0, out1], [in0, in1],
             form=FORM, latency=latency, words=words, cycles=cycles, stall_256=stall_256, seed=seed,
         ),
-        link_split(domain, numbers[0], one, in0, credits[0], d0a, unit=split),
-        link_split(domain, numbers[1], one, d0a, credits[1], d0b, unit=split),
-        link_split(domain, numbers[2], zero, d0b, arrivals[2], d0c, unit=split),
-        link_drain(domain, d0c, flags[3]),
-        link_split(domain, numbers[0], zero, in1, arrivals[0], d1a, unit=split),
-        link_split(domain, numbers[1], zero, d1a, arrivals[1], d1b, unit=split),
-        link_split(domain, numbers[2], one, d1b, credits[2], d1c, unit=split),
-        link_drain(domain, d1c, flags[4]),
+        # data of stream 2 and credits of 0, then those of 1, which are nobody else's
+        link_split(domain, s2, b2, in0, [arrivals[2], credits[0]], rest0, unit=both),
+        link_split(domain, s1, b1, rest0, [credits[1]], stray0, unit=replace(both, taps=1)),
+        link_drain(domain, stray0, flags[3]),
+        link_split(domain, s0, b0, in1, arrivals[:2], rest1, unit=both),
+        link_split(domain, n2, b1, rest1, [credits[2]], stray1, unit=replace(both, taps=1)),
+        link_drain(domain, stray1, flags[4]),
     ]  # fmt: skip
     f0, f1, f2, f3, f4 = flags
 
@@ -152,7 +161,20 @@ def network(
     return egress, ingress, wires, watch
 
 
-CONSTANTS = {"n0": 0, "n1": 1, "n2": 2, "d0": 0, "d1": 1}
+# numbers of two streams side by side, and whether it is their credits
+CONSTANTS = {
+    "n0": 0,
+    "n1": 1,
+    "n2": 2,
+    "d0": 0,
+    "d1": 1,
+    "s0": 0b0100,
+    "s1": 1,
+    "s2": 0b0010,
+    "b0": 0,
+    "b1": 1,
+    "b2": 2,
+}
 
 
 def network_design(
@@ -167,7 +189,7 @@ def network_design(
     widths = [bits * lanes for bits, lanes, _ in SHAPES]
 
     def factory(_images: Any) -> Any:
-        numbers = [Signal(intbv(0)[width:]) for width in (2, 2, 2, 1, 1)]
+        numbers = [Signal(intbv(0)[width:]) for width in (2, 2, 2, 1, 1, 4, 2, 4, 2, 1, 2)]
         streams = [Stream(width) for width in (*widths, *widths, 1)]
         domain = ClockReset()
         return network(domain, *numbers, *streams, depth, stolen, latency, words, cycles, stall_256, seed)
@@ -206,9 +228,9 @@ def test_a_word_alone_takes_the_cycles_that_its_units_declare(position: int, dep
         Egress(format=FORM, element_bits=bits, lanes=lanes, elements=elements, credits=depth),
         Ingress(format=FORM, element_bits=bits, lanes=lanes, elements=elements, depth=depth),
     )
-    # device 0 sends two streams and credits of one, device 1 one stream and, in front of it, credits of two
-    merges = merges_passed((0, 1, 2)[position], 3)
-    splits = (1, 2, 3)[position]
+    # device 0 sends two streams, device 1 one, and both of them credits, which meet them in one merge more
+    merges = merges_passed((0, 1, 0)[position], (2, 2, 1)[position]) + 1
+    splits = 1
     # see `link_switch`
     switch = latency + LEAST_LATENCY + 1
     sent = {stream: (traffic(1, 1)[stream] if stream == name else []) for stream in "abc"}
@@ -222,11 +244,29 @@ def test_a_word_alone_takes_the_cycles_that_its_units_declare(position: int, dep
 
 
 def test_merges_of_a_tree_are_counted_along_each_way() -> None:
-    assert merged_pairs(5) == ((0, 1), (2, 3), (5, 6), (7, 4))
-    assert merged_pairs(1) == ()
-    assert [merges_passed(0, count) for count in (1, 2, 3, 4, 5, 8, 9)] == [0, 1, 2, 2, 3, 3, 4]
-    assert [merges_passed(at, 5) for at in range(5)] == [3, 3, 3, 3, 1]
-    assert [merges_passed(at, 7) for at in range(7)] == [3, 3, 3, 3, 3, 3, 2]
+    assert merge_tree(5) == ((0, 1, 2, 3), (5, 4))
+    assert merge_tree(1) == ()
+    assert [merges_passed(0, count) for count in (1, 2, 3, 4, 5, 8, 9, 16, 17)] == [0, 1, 1, 1, 2, 2, 2, 2, 3]
+    assert [merges_passed(at, 5) for at in range(5)] == [2, 2, 2, 2, 1]
+    assert [merges_passed(at, 7) for at in range(7)] == [2] * 7
+    assert merge_tree(7) == ((0, 1, 2, 3), (4, 5, 6), (7, 8))
+
+
+def test_the_sides_of_a_merge_take_turns_as_the_twos_of_a_tree() -> None:
+    """What the schedule takes for the order of words is that of the circuit."""
+    assert turns_taken(5) == ((0, 1), (2, 3), (5, 6), (7, 4))
+    for streams in range(1, 70):
+        below: dict[int, object] = {number: number for number in range(streams)}
+        for number, pair in enumerate(turns_taken(streams), streams):
+            below[number] = tuple(below.pop(side) for side in pair)
+        joined: dict[int, object] = {number: number for number in range(streams)}
+        for number, sides in enumerate(merge_tree(streams), streams):
+            first, *others = [joined.pop(side) for side in sides]
+            if len(others) == 3:
+                joined[number] = (first, others[0]), (others[1], others[2])
+            else:
+                joined[number] = ((first, others[0]), others[1]) if len(others) == 2 else (first, others[0])
+        assert [*joined.values()] == [*below.values()], streams
 
 
 @pytest.mark.parametrize("stall", [0.0, 0.5])
@@ -325,7 +365,7 @@ def words_of(tensors: int) -> list[Word]:
 
 
 @pytest.mark.parametrize("depth", [4, 16, 70, 600])
-def test_an_ingress_returns_every_credit_in_words_addressed_to_the_sender(depth: int) -> None:
+def test_an_ingress_returns_every_credit_addressed_to_the_sender(depth: int) -> None:
     batch = credit_batch(depth)
     sent = words_of(2 * batch)
     run = run_streams(
@@ -335,11 +375,42 @@ def test_an_ingress_returns_every_credit_in_words_addressed_to_the_sender(depth:
         {"y": len(sent), "credits": len(sent) // batch},
         seed=1,
     )
-    assert run.outputs["credits"] == [
-        FORM.encode(Word(data=batch, last=1, sequence=0, stream=2, credit=1, device=1))
-    ] * (len(sent) // batch)
+    returned = batch | 2 << COUNT_BITS | 1 << COUNT_BITS + FORM.width("stream")
+    assert run.outputs["credits"] == [returned] * (len(sent) // batch)
     assert run.outputs["errors"] == []
     assert run.outputs["y"] == list(range(len(sent)))
+
+
+def test_returned_credits_become_words_for_the_sender() -> None:
+    def factory(_images: Any) -> Any:
+        return repaying(ClockReset(), Stream(FORM.returned_bits), Stream(FORM.payload_bits))
+
+    ports = (
+        StreamPort("x", FORM.returned_bits, Direction.IN), StreamPort("y", FORM.payload_bits, Direction.OUT),
+    )  # fmt: skip
+    rng = random.Random("1/repaid")
+    cases = [(rng.getrandbits(COUNT_BITS), rng.randrange(3), rng.randrange(2)) for _ in range(40)]
+    sent = [count | stream << COUNT_BITS | device << COUNT_BITS + 2 for count, stream, device in cases]
+    run = run_streams(Backend.MYHDL, Design("repaying", factory, ports), {"x": sent}, {"y": 40}, seed=1)
+    assert [FORM.decode(payload) for payload in run.outputs["y"]] == [
+        Word(data=count, last=1, sequence=0, stream=stream, credit=1, device=device) for count, stream, device in cases
+    ]
+
+
+@block
+def repaying(domain: ClockReset, x: Stream, y: Stream) -> Any:
+    """A design has a clock."""
+    del domain
+    return credit_word(x, y, unit=CreditWord(format=FORM))
+
+
+def test_credits_that_nobody_can_count_are_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"^a link FIFO needs at least 2 words, and credits that 16 bits can count, not"
+    ):
+        replace(RECEIVER, depth=1 << 21)
+    with pytest.raises(ValueError, match=r"^a link FIFO needs at least 2 words"):
+        replace(RECEIVER, depth=1)
 
 
 def test_a_sender_finds_room_for_the_words_that_a_depth_is_for() -> None:
@@ -417,40 +488,116 @@ def test_streams_without_tensors_have_no_last_word() -> None:
     assert [FORM.decode(payload) for payload in run.outputs["y"]] == words
 
 
-def bursts(longest: int) -> Design:
-    """A burst merge of beats of 8 bits."""
+def merging(sides: int, longest: int = 1) -> Design:
+    """A merge of beats of 8 bits."""
 
     def factory(_images: Any) -> Any:
-        return burst_merge(ClockReset(), Stream(8), Stream(8), Stream(8), longest=longest)
+        return merge(ClockReset(), [Stream(8) for _ in range(sides)], Stream(8), longest=longest)
 
-    ports = [StreamPort(name, 8, Direction.IN) for name in "ab"]
-    return Design("bursts", factory, (*ports, StreamPort("y", 8, Direction.OUT)))
+    ports = [StreamPort(f"xs{side}", 8, Direction.IN) for side in range(sides)]
+    return Design("merging", factory, (*ports, StreamPort("y", 8, Direction.OUT)))
+
+
+def from_sides(sides: int, beats: int) -> dict[str, list[int]]:
+    """Beats that say in their upper bits which side they come from."""
+    return {f"xs{side}": [side << 6 | beat for beat in range(beats)] for side in range(sides)}
 
 
 @pytest.mark.parametrize("longest", [1, 2, 5])
 def test_a_side_keeps_its_turn_for_as_many_words_as_the_longest_burst(longest: int) -> None:
-    sent = {"a": list(range(20)), "b": list(range(128, 148))}
-    run = run_streams(Backend.MYHDL, bursts(longest), sent, {"y": 40}, seed=1)
-    sides = [beat >> 7 for beat in run.outputs["y"]]
+    sent = from_sides(2, 20)
+    run = run_streams(Backend.MYHDL, merging(2, longest), sent, {"y": 40}, seed=1)
+    sides = [beat >> 6 for beat in run.outputs["y"]]
     runs = [len(list(group)) for _, group in groupby(sides)]
     # what comes first may have had its turn a cycle before the other comes
     assert {*runs[1:-1]} == {longest}
     assert runs[0] <= longest
-    for side, name in enumerate("ab"):
-        assert [beat for beat in run.outputs["y"] if beat >> 7 == side] == sent[name]
+    for side, name in enumerate(sent):
+        assert [beat for beat in run.outputs["y"] if beat >> 6 == side] == sent[name]
 
 
 @pytest.mark.parametrize("backend", [Backend.MYHDL, Backend.ICARUS])
-def test_bursts_lose_nothing_and_stop_for_nobody_who_has_nothing(backend: Backend) -> None:
+@pytest.mark.parametrize("sides", [2, 3, 4])
+@pytest.mark.parametrize("longest", [1, 3])
+def test_merges_lose_nothing_and_stop_for_nobody_who_has_nothing(sides: int, longest: int, backend: Backend) -> None:
     for seed in range(3):
-        rng = random.Random(f"{seed}/bursts")
-        sent = {name: [high | rng.getrandbits(7) for _ in range(60)] for name, high in (("a", 0), ("b", 128))}
-        run = run_streams(backend, bursts(3), sent, {"y": 120}, seed=seed, stall_probability=0.4)
-        for side, name in enumerate("ab"):
-            assert [beat for beat in run.outputs["y"] if beat >> 7 == side] == sent[name], f"seed {seed}"
-    alone = run_streams(backend, bursts(3), {"a": sent["a"], "b": []}, {"y": 60}, seed=1)
-    fired = alone.fire_cycles["y"]
-    assert fired[-1] - fired[0] == 59
+        sent = from_sides(sides, 60)
+        run = run_streams(backend, merging(sides, longest), sent, {"y": 60 * sides}, seed=seed, stall_probability=0.4)
+        for side, name in enumerate(sent):
+            assert [beat for beat in run.outputs["y"] if beat >> 6 == side] == sent[name], f"seed {seed}"
+    for alone in sent:
+        only = {name: beats if name == alone else [] for name, beats in sent.items()}
+        run = run_streams(backend, merging(sides, longest), only, {"y": 60}, seed=1)
+        assert run.fire_cycles["y"][-1] - run.fire_cycles["y"][0] == 59
+
+
+@pytest.mark.parametrize(
+    ("silent", "shares"),
+    [
+        ((), (1 / 4, 1 / 4, 1 / 4, 1 / 4)),
+        ((1,), (1 / 2, 0, 1 / 4, 1 / 4)),
+        ((2, 3), (1 / 2, 1 / 2, 0, 0)),
+        ((0, 2), (0, 1 / 2, 0, 1 / 2)),
+    ],
+)
+@pytest.mark.parametrize("longest", [1, 4])
+def test_of_four_sides_both_pairs_take_turns_and_both_sides_of_a_pair(
+    silent: tuple[int, ...], shares: tuple[float, ...], longest: int
+) -> None:
+    sent = {name: [] if side in silent else beats for side, (name, beats) in enumerate(from_sides(4, 60).items())}
+    run = run_streams(Backend.MYHDL, merging(4, longest), sent, {"y": 64}, seed=1, drain_cycles=0)
+    # while all of them have beats
+    sides = [beat >> 6 for beat in run.outputs["y"][16:64]]
+    for side, share in enumerate(shares):
+        assert abs(sides.count(side) - share * 48) <= longest, (side, sides)
+
+
+def test_a_merge_of_one_or_of_five_is_none() -> None:
+    for sides in (1, 5):
+        with pytest.raises(ValueError, match=rf"^a merge takes 2 to 4 streams, not {sides}$"):
+            merge(ClockReset(), [Stream(8) for _ in range(sides)], Stream(8))
+
+
+def splitting(taps: int) -> Design:
+    """A split whose streams are numbers 0, 1 …, of data where they are even."""
+    unit = Split(format=SPLIT_FORM, taps=taps)
+
+    def factory(_images: Any) -> Any:
+        constants = [Signal(intbv(0)[width:]) for width in unit.inputs.values()]
+        x, *mine, rest = (Stream(width) for width in unit.streams.values())
+        return link_split(ClockReset(), *constants, x, mine, rest, unit=unit)
+
+    bits, stream_bits = SPLIT_FORM.payload_bits, SPLIT_FORM.width("stream")
+    numbers = sum(tap << stream_bits * tap for tap in range(taps))
+    odd = sum((tap & 1) << tap for tap in range(taps))
+    outs = [StreamPort(name, bits, Direction.OUT) for name in (*(f"mine{tap}" for tap in range(taps)), "rest")]
+    ports = StreamPort("x", bits, Direction.IN), *outs
+    return Design("splitting", factory, ports, constants={"numbers": numbers, "credits": odd})
+
+
+SPLIT_FORM = LinkFormat(word_bits=16, streams=9, devices=2)
+
+
+@pytest.mark.parametrize("backend", [Backend.MYHDL, Backend.ICARUS])
+@pytest.mark.parametrize("taps", [1, 3, 8])
+def test_every_word_of_a_split_leaves_where_it_belongs(taps: int, backend: Backend) -> None:
+    for seed in range(3):
+        rng = random.Random(f"{seed}/split")
+        words = [
+            Word(data=at, last=0, sequence=at % 256, stream=rng.randrange(9), credit=rng.getrandbits(1), device=at % 2)
+            for at in range(200)
+        ]
+        wanted: dict[str, list[int]] = {name: [] for name in (*(f"mine{tap}" for tap in range(taps)), "rest")}
+        for word in words:
+            own = word.stream < taps and word.credit == word.stream % 2
+            wanted[f"mine{word.stream}" if own else "rest"].append(SPLIT_FORM.encode(word))
+        sent = {"x": [SPLIT_FORM.encode(word) for word in words]}
+        counts = {name: len(found) for name, found in wanted.items()}
+        run = run_streams(backend, splitting(taps), sent, counts, seed=seed, stall_probability=0.3)
+        assert run.outputs == wanted, f"seed {seed}"
+    run = run_streams(backend, splitting(taps), sent, counts, seed=1)
+    # a word a cycle
+    assert run.fire_cycles["x"][-1] - run.fire_cycles["x"][0] == len(words) - 1
 
 
 @block

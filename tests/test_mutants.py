@@ -74,7 +74,11 @@ FAULTS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "a credit lost with every return": (r"freed <= \(freed - (\d+)\);", r"freed <= (freed - \1 - M);"),
         "a credit too many in a return": (r"(freed) <= \(freed \+ 1\);", r"\1 <= (freed + 1 + M);"),
     },
-    "link_merge": {"forgets a word": (r"(a_ready) = \(([^;]*)\);", r"\1 = (\2) | M;")},
+    "link_merge": {"forgets a word": (r"(xs1_ready) = \(([^;]*)\);", r"\1 = (\2) | M;")},
+    "link_split": {
+        "forgets a word": (r"(held_ready) = \(([^;]*)\);", r"\1 = (\2) | M;"),
+        "takes others' words": (r"(\(held_payload\[\d+-1:\d+\] == numbers\[\d+-1:0\]\))", r"(\1 || M)"),
+    },
     "width_adapter": {
         "drops a part of a beat": (r"(unpack0_left) <= ([1-9]\d*);", r"\1 <= \2 - M;"),
         "leaves a part of a beat empty": (r"(pack\w*_place) <= \((\w+) \+ 1\);", r"\1 <= (\2 + 1 + M);"),

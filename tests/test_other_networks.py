@@ -14,7 +14,8 @@ from benchmarks.other_networks import BEGIN, DOCS, END, NETWORKS, STORE, Row, ki
     [
         ("node /a/Pad (Pad): pads in mode reflect; only constants are supported", "Pad: pads in mode reflect"),
         (
-            "uses operators that are not supported: Resize (14, first at /b/Resize), ReduceSum (2, at /c); supported",
+            "uses operators that are not supported: Resize (14, first at /b/Resize), "
+            "ReduceSum (2, first at /c); supported",
             "uses operators that are not supported: Resize, ReduceSum",
         ),
         ("it does not exist; give the path", "it does not exist"),

@@ -3,7 +3,7 @@
 Structure (units of `hdl.link` and `hdl.link.ethernet`)::
 
     egress streams ─▶ Egress ─▶ 32 words ─┐
-                                          ├─▶ BurstMerge tree of each peer ─▶ EthernetPort ─▶ MacAdapter ─▶ MAC
+                                          ├─▶ Merge trees of each peer ─▶ EthernetPort ─▶ MacAdapter ─▶ MAC
     ingress credits ──────────────────────┘                                       │
     consumers ◀─ FIFO ◀─ Ingress ◀─ Split chain ◀─────────────────────────────────┘
 
@@ -23,7 +23,6 @@ from dagtrain.emission.links import (
     NETWORK_ROLE,
     Crossing,
     NetworkPort,
-    port_share,
     receiver_beats,
     receiver_words,
 )
@@ -44,6 +43,7 @@ from hdl.link.ethernet.tag import KEY_BITS
 from hdl.link.ethernet.transmitter import DIGEST_BITS, EPOCH_BITS, OWN_BITS, PEER_BITS, own_constant, peer_constant
 from hdl.link.format import LinkFormat
 from hdl.link.ingress import Ingress
+from hdl.link.routing import BurstStage
 from hdl.tensor import Port
 from hdl.unit import Unit
 from placement.problem.cluster import Cluster
@@ -352,10 +352,10 @@ class EthernetNetwork(NetworkPort):
         del device
         return self.constant("device", 0)
 
-    def joint(self) -> tuple[str, Unit]:
+    @property
+    def framed(self) -> bool:
         """See the base class."""
-        _, merge, _ = port_share(self.form, framed=True, sends=True)
-        return "link_burst_merge", merge
+        return True
 
     def send(self, edge: str, unit: Egress, number: int, device: int, net: str) -> None:
         """See the base class; words that wait for the port stand behind the sender, so that they leave in bursts."""
@@ -363,7 +363,7 @@ class EthernetNetwork(NetworkPort):
         words, target = self.leaving.pop()
         name = verilog_name(edge)
         burst = self.stream(f"burst_{name}")
-        *_, stage = port_share(self.form, framed=True, sends=True)
+        stage = BurstStage(format=self.form, words=BURST_WORDS)
         self.unit("link_burst_stage", stage, f"stage_{name}", {"x": words, "y": burst}, {}, f"burst of {edge}")
         self.assembly.copies[f"burst of {edge}"] = BURST_WORDS
         self.leaving.append((burst, target))
@@ -400,9 +400,9 @@ class EthernetNetwork(NetworkPort):
 
     def _leaving(self, device: int, index: int) -> str:
         """The words that go to a peer."""
-        leaving = [words for words, target in self.leaving if target == device]
-        if leaving:
-            return self.merged(leaving, f"{index}_")
+        words, credits = ([net for net, to in nets if to == device] for nets in (self.leaving, self.returning))
+        if words or credits:
+            return self.merged(words, credits, str(index))
         quiet = self.stream(f"silent{index}")
         self.assembly.writers[quiet] = NETWORK_ROLE
         self.assembly.silence(quiet, self.form.payload_bits)

@@ -2,10 +2,14 @@
 
 Structure of a port (units of `hdl.link`)::
 
-    egress streams ─▶ Egress ─┐
-                              ├─▶ Merge chain ─▶ AXI4-Stream transmit port
-    ingress credits ──────────┘
+    egress streams ─▶ Egress ─▶ Merge tree ───────────────┐
+                                                          ├─▶ Merge ─▶ AXI4-Stream transmit port
+    ingress credits ─▶ narrow Merge tree ─▶ CreditWord ───┘
     AXI4-Stream receive port ─▶ Split chain ─▶ Ingress ─▶ FIFO ─▶ consumers;  credits ─▶ Egress;  Drain at the end
+
+A merge takes four streams, a split takes eight out, and credits are a few bits wide until all of them are one stream:
+what a stream has of the port costs half of what it costs where each has a merge and a split of its own
+(``python -m benchmarks.crossings``).
 
 Where the device's clock is not the network's, both AXI4-Stream ports are at `net_clk`, and a `ClockCrossing` stands
 behind each.
@@ -17,7 +21,7 @@ import dataclasses
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from dagtrain.emission.assembly import Assembly
@@ -31,10 +35,11 @@ from hdl.engine.codec.coding import Coding, CompressedEnd, DecompressedEnd, code
 from hdl.link.clocks import CROSSING_CYCLES, ClockCrossing
 from hdl.link.egress import Egress
 from hdl.link.ethernet.frame import BURST_WORDS
-from hdl.link.format import LinkFormat, credit_batch, depth_for, merged_pairs, merges_passed
+from hdl.link.format import LinkFormat, credit_batch, depth_for, merge_tree, merges_passed
 from hdl.link.ingress import Ingress
-from hdl.link.routing import BurstMerge, BurstStage, Drain, Merge, Split
+from hdl.link.routing import MOST_TAPS, BurstStage, CreditWord, Drain, Merge, Split
 from hdl.simulate.models.ethernet import Faults
+from hdl.streams.merge import MOST_MERGED
 from hdl.streams.width import elements_per_word
 from hdl.tensor import Port
 from hdl.unit import Unit
@@ -232,7 +237,7 @@ def port_cycles(
         periods: device of another clock than the network's -> what a cycle there lasts in cycles of that."""
     clocks = periods or {}
     leaving = Counter(crossing.source_device for crossing in crossings)
-    # credits of what a device receives leave through its port as well
+    # credits of what a device receives leave through its port as well, by another merge
     returning = Counter(crossing.target_device for crossing in crossings)
     sent: Counter[str] = Counter()
     received: Counter[str] = Counter()
@@ -240,9 +245,9 @@ def port_cycles(
     for crossing in crossings:
         source, target = crossing.source_device, crossing.target_device
         words = link_words(crossing, beats[crossing.edge], form.word_bits)
-        merged = merges_passed(sent[source], leaving[source] + returning[source])
-        # those that leave the chain of splits before, and the own one
-        split = received[target] + 1
+        merged = merges_passed(sent[source], leaving[source]) + bool(returning[source])
+        # those that streams leave before, and the own one
+        split = received[target] // MOST_TAPS + 1
         leaves = Fraction(_latency_cycles(sending_units(crossing, form, words)) + merged)
         arrives = Fraction(_latency_cycles(receiving_units(crossing, form, words)) + split)
         if source in clocks:
@@ -327,13 +332,35 @@ def link_word(form: LinkFormat, port: str) -> str:
     return "{" + ", ".join(parts[name] for name in reversed(list(form.fields))) + "}"
 
 
-def port_share(form: LinkFormat, *, framed: bool, sends: bool) -> tuple[Unit, ...]:
-    """What a stream has of a device's network port beside its end: the split that words or credits are taken out by, a
-    place in the tree of merges, and of one that sends in frames the stage of words that wait to leave in a row."""
-    if not framed:
-        return Split(format=form), Merge(format=form)
-    stage = (BurstStage(format=form, words=BURST_WORDS),) if sends else ()
-    return Split(format=form), BurstMerge(format=form, longest=BURST_WORDS), *stage
+# what a stream has of a unit that several share
+Share = tuple[Unit, Fraction]
+WHOLE = Fraction(1)
+
+
+def port_share(form: LinkFormat, *, framed: bool, sends: bool) -> tuple[Share, ...]:
+    """What a stream has of a device's network port beside its end: its part of the split that words or credits are
+    taken out by, and of a tree of merges, of words or of credits; of one that sends in frames the stage of words that
+    wait to leave in a row."""
+    split, merged = Split(format=form), word_merge(form, framed=framed) if sends else credit_merge(form, framed=framed)
+    stage = ((BurstStage(format=form, words=BURST_WORDS), WHOLE),) if framed and sends else ()
+    return (split, Fraction(1, split.taps)), (merged, Fraction(1, merged.sides - 1)), *stage
+
+
+def port_rest(form: LinkFormat, *, framed: bool) -> tuple[Unit, ...]:
+    """What merges take beyond the shares of their streams: that of words with credits, and of trees that aren't full
+    two more, or in frames, where each peer has trees of few streams, none."""
+    pair = word_merge(form, framed=framed, sides=2)
+    return (pair,) if framed else (pair, pair, pair, Split(format=form))
+
+
+def word_merge(form: LinkFormat, *, framed: bool, sides: int = MOST_MERGED) -> Merge:
+    """A merge of words that leave."""
+    return Merge(format=form, sides=sides, longest=BURST_WORDS if framed else 1)
+
+
+def credit_merge(form: LinkFormat, *, framed: bool, sides: int = MOST_MERGED) -> Merge:
+    """A merge of credits that leave."""
+    return replace(word_merge(form, framed=framed, sides=sides), returned=True)
 
 
 def unit_module(library: ModuleLibrary, kind: str, unit: Unit) -> StreamModule:
@@ -350,8 +377,9 @@ class NetworkPort:
     form: LinkFormat
     # whether the device's clock is another than the network's
     own_clock: bool = False
-    # word streams that want to leave, and the place of the device that each goes to
+    # streams that want to leave, of words and of credits, and the place of the device that each goes to
     leaving: list[tuple[str, int]] = dataclasses.field(default_factory=list)
+    returning: list[tuple[str, int]] = dataclasses.field(default_factory=list)
     # (net, number) of streams that arrive, and of those whose credits come back
     taking: list[tuple[str, int]] = dataclasses.field(default_factory=list)
     repaid: list[tuple[str, int]] = dataclasses.field(default_factory=list)
@@ -361,6 +389,10 @@ class NetworkPort:
     def stream(self, name: str) -> str:
         """A word stream."""
         return self.assembly.stream(name, self.form.payload_bits)
+
+    def returned(self, name: str) -> str:
+        """A stream of credits that leave."""
+        return self.assembly.stream(name, self.form.returned_bits)
 
     def unit(
         self,
@@ -415,13 +447,13 @@ class NetworkPort:
     def receive(self, edge: str, unit: Ingress, number: int, device: int, net: str) -> None:
         """A receiver of a stream from the device at this place, to ``net``."""
         name = verilog_name(edge)
-        words, returned = self.stream(f"rx_{name}"), self.stream(f"credit_{name}")
+        words, returned = self.stream(f"rx_{name}"), self.returned(f"credit_{name}")
         error = self.assembly.wire(f"error_{name}")
         self.errors.append(error)
         ports = {"number": self.constant("stream", number), "device": self.place(device), "error": error}
         streams = {"x": words, "y": net, "credits": returned}
         self.unit("link_ingress", unit, receiver_name(edge), streams, ports, receiver_role(edge))
-        self.leaving.append((returned, device))
+        self.returning.append((returned, device))
         self.taking.append((words, number))
 
     def finish(self) -> None:
@@ -430,19 +462,23 @@ class NetworkPort:
             self.assembly.port("net_clk", 1, Direction.IN)
             self.assembly.port("net_rst", 1, Direction.IN)
         self.deal_out(self._crossed(self._receive_port(), "arrived", HERE))
-        self._transmit_port(self._crossed(self.merged([words for words, _ in self.leaving]), LEFT, THERE))
+        words, credits = ([net for net, _ in nets] for nets in (self.leaving, self.returning))
+        self._transmit_port(self._crossed(self.merged(words, credits), LEFT, THERE))
         self.assembly.port("net_error", 1, Direction.OUT)
         self.assembly.assigns.append(("net_error", " | ".join(self.errors)))
 
     def deal_out(self, arriving: str) -> None:
         """The chain of splits, from words that arrive to receivers and senders, and what finds that one is nobody's."""
         wanted = [(net, number, 0) for net, number in self.taking] + [(net, number, 1) for net, number in self.repaid]
-        split = Split(format=self.form)
-        for position, (mine, number, credit) in enumerate(wanted):
-            rest = self.stream(f"rest{position}")
-            ports = {"number": self.constant("stream", number), "credit": f"1'd{credit}"}
-            streams = {"x": arriving, "mine": mine, "rest": rest}
-            self.unit("link_split", split, f"split{position}", streams, ports)
+        bits = self.form.width("stream")
+        for position, at in enumerate(range(0, len(wanted), MOST_TAPS)):
+            group, rest = wanted[at : at + MOST_TAPS], self.stream(f"rest{position}")
+            split = Split(format=self.form, taps=len(group))
+            numbers = sum(number << bits * tap for tap, (_, number, _) in enumerate(group))
+            credits = sum(credit << tap for tap, (_, _, credit) in enumerate(group))
+            ports = {"numbers": f"{bits * len(group)}'d{numbers}", "credits": f"{len(group)}'d{credits}"}
+            mine = {name: net for name, (net, _, _) in zip(split.names, group, strict=True)}
+            self.unit("link_split", split, f"split{position}", {"x": arriving, **mine, "rest": rest}, ports)
             arriving = rest
         stray = self.assembly.wire("error_stray")
         self.errors.append(stray)
@@ -484,16 +520,30 @@ class NetworkPort:
                 (self.assembly.port(f"net_tx_{signal}", width, Direction.OUT), signals[signal])
             )
 
-    def joint(self) -> tuple[str, Unit]:
-        """What the tree is made of: the kind of module and the unit."""
-        return "link_merge", Merge(format=self.form)
+    @property
+    def framed(self) -> bool:
+        """Whether words leave in frames."""
+        return False
 
-    def merged(self, leaving: Sequence[str], label: str = "") -> str:
-        """Word streams in one, by a balanced tree."""
-        words = list(leaving)
-        for number, (a, b) in enumerate(merged_pairs(len(words))):
-            out = self.stream(f"merged{label}{number}")
-            streams = {"a": words[a], "b": words[b], "y": out}
-            self.unit(*self.joint(), f"merge{label}{number}", streams, {})
-            words.append(out)
-        return words[-1]
+    def merged(self, leaving: Sequence[str], returning: Sequence[str], label: str = "") -> str:
+        """Streams of words and of credits in one of words, by balanced trees; there is one at least."""
+        ends = []
+        if leaving:
+            ends.append(self._tree(word_merge(self.form, framed=self.framed), leaving, f"merge{label}"))
+        if returning:
+            credits = self._tree(credit_merge(self.form, framed=self.framed), returning, f"returned{label}")
+            words = self.stream(f"repaid{label}")
+            self.unit("credit_word", CreditWord(format=self.form), f"repay{label}", {"x": credits, "y": words}, {})
+            ends.append(words)
+        return self._tree(word_merge(self.form, framed=self.framed), ends, f"join{label}")
+
+    def _tree(self, unit: Merge, nets: Sequence[str], label: str) -> str:
+        """Streams in one, by merges like this one."""
+        joined = list(nets)
+        for number, sides in enumerate(merge_tree(len(nets))):
+            merge = replace(unit, sides=len(sides))
+            out = self.assembly.stream(f"{label}_{number}_y", merge.streams["y"])
+            streams = {name: joined[side] for name, side in zip(merge.names, sides, strict=True)}
+            self.unit("link_merge", merge, f"{label}_{number}", {**streams, "y": out}, {})
+            joined.append(out)
+        return joined[-1]

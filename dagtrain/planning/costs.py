@@ -11,7 +11,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from dagtrain.emission.links import NETWORK_CYCLES, receiver_beats
+from dagtrain.emission.links import NETWORK_CYCLES, Share, receiver_beats
 from dagtrain.emission.memory import deal_units, group_share
 from dagtrain.emission.stored import DramUse, Stored, can_be_dealt
 from dagtrain.graph.ir import Graph, Node, Role
@@ -198,7 +198,7 @@ class LevelCosts:
             stored = port.name in fifos or port.name in layer.replayed or port.name in layer.parked
             if crosses:
                 beats = receiver_beats(port, self.depths[edge], stored, self.cycles, self.network_cycles)
-                pieces += _pieces(Use.PORT, port.name, self._units(self.links.receiving(edge, beats)))
+                pieces += self._port_pieces(port.name, self.links.receiving(edge, beats))
             elif not stored:
                 queue = queue_resources(port.payload_bits, self.depths[edge], self.estimator)
                 adapter = adapter_resources(self.folded.producers[edge][1], port, self.estimator)
@@ -230,11 +230,10 @@ class LevelCosts:
         for port in layer.sources:
             crossing = node.outputs.get(port.name)
             if crossing is not None and crossing in self.links.crossings:
-                sending = self.links.sending(crossing, self.depths[crossing])
-                pieces += _pieces(Use.PORT, port.name, self._units(sending))
+                pieces += self._port_pieces(port.name, self.links.sending(crossing, self.depths[crossing]))
         if node.role is Role.HOST and self.host_on_network:
             for name, ends in self.links.host_ends(layer, self.cycles):
-                pieces += _pieces(Use.PORT, name, self._units(ends))
+                pieces += self._port_pieces(name, ends)
         busy = self.folded.busy(node.name)
         pieces += [piece for name, stored in units for piece in self._stored(name, stored, busy)]
         sizes = tuple(stored.unit.region_words * (stored.unit.format.data_bits // 8) for _, stored in units)
@@ -255,6 +254,14 @@ class LevelCosts:
         if form != self.dram.format:
             for shared in self.widening(form):
                 yield Piece(Use.DRAM, shared, name, share=group_share(stored.load))
+
+    def _port_pieces(self, port: str, shares: Iterable[Share]) -> list[Piece]:
+        """What a stream has of the network port at one of its ends."""
+        units, parts = zip(*shares, strict=True)
+        return [
+            Piece(Use.PORT, contents, port, share=part)
+            for contents, part in zip(self._units(units), parts, strict=True)
+        ]
 
     def _queues(self, *payload_bits: int) -> list[Resources]:
         """The small queues around a store."""

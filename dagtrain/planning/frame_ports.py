@@ -16,7 +16,7 @@ from fractions import Fraction
 from functools import cached_property
 
 from dagtrain.emission.ethernet import host_timing, pair_timing
-from dagtrain.emission.links import LEAST_LINK_WORDS
+from dagtrain.emission.links import LEAST_LINK_WORDS, port_rest
 from dagtrain.graph.ir import Graph, Role
 from hdl.costs.estimate import Contents
 from hdl.costs.resources import Usage, fit
@@ -115,7 +115,9 @@ class FramePorts:
     def _usage(self, device: ClusterDevice, regions: tuple[int, ...]) -> Usage:
         units = port_units(self.cluster, device.board, self.form, regions)
         part = device.board.part
-        contents = (self.estimator.block(repr(unit), dict(unit.streams), unit.build) for unit in units)
+        # a tree of merges for each peer
+        rest = [unit for _ in regions for unit in port_rest(self.form, framed=True)]
+        contents = (self.estimator.block(repr(unit), dict(unit.streams), unit.build) for unit in (*units, *rest))
         return sum((fit(found, part) for found in contents), Usage())
 
 

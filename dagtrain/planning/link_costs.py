@@ -12,7 +12,9 @@ from dagtrain.emission.ethernet import host_words
 from dagtrain.emission.links import (
     LEAST_LINK_WORDS,
     NETWORK_CYCLES,
+    WHOLE,
     Crossing,
+    Share,
     crossings_of,
     link_format,
     link_words,
@@ -186,19 +188,19 @@ class LinkCosts:
                 found[edge] = credit_batch(receiver_words(sink, beats, bits, graph.coding(edge)) + under_way)
         return found
 
-    def sending(self, edge: str, beats: int) -> tuple[Unit, ...]:
-        """Units at the sending end: the sender, the split that gets its credits, its place in the merge tree."""
+    def sending(self, edge: str, beats: int) -> tuple[Share, ...]:
+        """What is at the sending end: the sender, its parts of what gets its credits and of the tree of merges."""
         crossing = self.crossings[edge]
         ends = sending_units(crossing, self.form, link_words(crossing, beats, self.form.word_bits))
-        return *ends, *port_share(self.form, framed=self.framed, sends=True)
+        return shares(*ends, form=self.form, framed=self.framed, sends=True)
 
-    def receiving(self, edge: str, beats: int) -> tuple[Unit, ...]:
-        """Units at the receiving end, its FIFO included."""
+    def receiving(self, edge: str, beats: int) -> tuple[Share, ...]:
+        """What is at the receiving end, its FIFO included."""
         crossing = self.crossings[edge]
         ends = receiving_units(crossing, self.form, link_words(crossing, beats, self.form.word_bits))
-        return *ends, *port_share(self.form, framed=self.framed, sends=False)
+        return shares(*ends, form=self.form, framed=self.framed, sends=False)
 
-    def host_ends(self, layer: Layer, cycles: int) -> Iterator[tuple[str, tuple[Unit, ...]]]:
+    def host_ends(self, layer: Layer, cycles: int) -> Iterator[tuple[str, tuple[Share, ...]]]:
         """(port, units at this end) of each stream of the host's that a layer brings or takes, at so many cycles a
         frame."""
         for port in (*layer.sources, *layer.sinks):
@@ -209,7 +211,12 @@ class LinkCosts:
             end: Unit = Egress(format=self.form, **shape, credits=words)
             if arrives:
                 end = Ingress(format=self.form, **shape, depth=words)
-            yield port.name, (end, *port_share(self.form, framed=self.framed, sends=not arrives))
+            yield port.name, shares(end, form=self.form, framed=self.framed, sends=not arrives)
+
+
+def shares(*ends: Unit, form: LinkFormat, framed: bool, sends: bool) -> tuple[Share, ...]:
+    """The units at one end of a stream, and what it has of those that streams share."""
+    return *((unit, WHOLE) for unit in ends), *port_share(form, framed=framed, sends=sends)
 
 
 @dataclass
@@ -257,7 +264,9 @@ class PortCosts:
         return Crossing("", 0, "", "", 0, 0, start, stop, coding)
 
     def _usage(self, ends: tuple[Unit, ...], *, sends: bool) -> Usage:
-        units = (*ends, *port_share(self.form, framed=self.framed, sends=sends))
-        contents = [self.estimator.block(repr(unit), dict(unit.streams), unit.build) for unit in units]
-        usages = [sum((fit(resources, part) for resources in contents), Usage()) for part in self.parts]
+        found = [
+            (self.estimator.block(repr(unit), dict(unit.streams), unit.build), share)
+            for unit, share in shares(*ends, form=self.form, framed=self.framed, sends=sends)
+        ]
+        usages = [sum((fit(contents, part).scaled(share) for contents, share in found), Usage()) for part in self.parts]
         return Usage(m20k=max(usage.m20k for usage in usages), alm=max(usage.alm for usage in usages))

@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from dagtrain.emission.links import port_rest
 from dagtrain.graph.ir import Graph
 from dagtrain.planning.frame_ports import NO_BITS, FramePorts, free_ports, host_bits
 from dagtrain.planning.link_costs import many_streams
 from dagtrain.planning.priced import PricedLevel
 from hdl.costs.estimate import Circuit, Contents, Wanted
-from hdl.costs.resources import fit
+from hdl.costs.resources import Usage, fit
 from hdl.link.clocks import ClockCrossing
 from hdl.link.format import LinkFormat
 from hdl.parts.catalogue import PARTS
@@ -48,6 +49,14 @@ class PortTables:
         unit = ClockCrossing(payload_bits=self.many.payload_bits)
         contents = self.estimator.block(repr(unit), dict(unit.streams), unit.build)
         return 2 * fit(contents, PARTS[part]).alm
+
+    def rest(self, part: str) -> Usage:
+        """What a device's port has, on a part, beyond the shares of its streams; nothing where there is no network, or
+        where that stands with its frames."""
+        if self.framed or len(self.cluster.devices) == 1:
+            return Usage()
+        found = (self.estimator.block(repr(u), dict(u.streams), u.build) for u in port_rest(self.many, framed=False))
+        return sum((fit(contents, PARTS[part]) for contents in found), Usage())
 
     def of(
         self, levels: Sequence[PricedLevel], links: Sequence[Link], places: Mapping[str, str] | None

@@ -245,6 +245,8 @@ class Prices:
             reserved = [level.reserved[device.part] for level in levels if level.reserved]
             m20k, alm = (max((getattr(usage, name) for usage in reserved), default=0) for name in ("m20k", "alm"))
             m20k, alm = device.m20k - device.dram_channels * m20k, device.alm - device.dram_channels * alm
+            if reserved:
+                alm -= self._frame_ports.rest(device.part).alm
             if device.clock_hz and not ports:
                 alm -= self._frame_ports.clock_crossings(device.part)
             channels = device.dram_channels if all(level.tells_streams for level in levels) else 1

@@ -9,7 +9,7 @@ which these come.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sized
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -171,13 +171,17 @@ class Network:
         # edge -> when the tensor that crosses was first offered
         self.crossing: dict[str, float] = {}
 
-        def ports(streams: Mapping[str, Sized]) -> dict[str, Calendar]:
+        def ports(merges: Callable[[str], Merges]) -> dict[str, Calendar]:
             return {
-                device: Calendar(width, rate, Merges.of(len(streams[device])) if turns else ONE_STREAM, self.crossing)
+                device: Calendar(width, rate, merges(device) if turns else ONE_STREAM, self.crossing)
                 for device, rate in rates.items()
             }
 
-        self.sending, self.receiving = ports(self.leaving), ports(self.coming)
+        def leaving(device: str) -> Merges:
+            credits = sum(credit for _, credit in self.leaving[device])
+            return Merges.of(len(self.leaving[device]) - credits, credits)
+
+        self.sending, self.receiving = ports(leaving), ports(lambda device: Merges.of(len(self.coming[device])))
         self.turns = turns
         # edge -> when its last word left
         self.last: dict[str, float] = {}

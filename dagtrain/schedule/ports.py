@@ -5,23 +5,23 @@ stream's words take the first room that is left when they come, by the service c
 words come and F(k) room by the end of bin k, min over j <= k of A(j) + F(k) - F(j) have passed (Le Boudec and Thiran,
 "Network Calculus", 2001, chapter 1).
 
-Streams meet in twos (`hdl.link.routing.Merge`), and where both sides of a merge have words they take turns.  That is
-generalized processor sharing at every merge of a tree, with equal shares (Bennett and Zhang, "Hierarchical packet fair
-queueing algorithms", 1996): what a stream is sure of in a bin is half of its merge's share, and more where the other
-side wants less.  A stream that finds less room than that takes it from those that have more than theirs, whose words
-then take their turns in the bins behind.
+Streams meet in twos (`hdl.link.format.turns_taken`; a merge of four is three such twos), and where both sides have
+words they take turns.  That is generalized processor sharing at every two of a tree, with equal shares (Bennett and
+Zhang, "Hierarchical packet fair queueing algorithms", 1996): what a stream is sure of in a bin is half of its merge's
+share, and more where the other side wants less.  A stream that finds less room than that takes it from those that have
+more than theirs, whose words then take their turns in the bins behind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numba import njit
 
 from hdl.fixed import FloatArray, IntArray
-from hdl.link.format import merged_pairs
+from hdl.link.format import turns_taken
 
 # bins of a calendar in a frame
 BINS_PER_FRAME = 256
@@ -48,9 +48,15 @@ class Merges:
     lengths: IntArray
 
     @classmethod
-    def of(cls, streams: int) -> Merges:
-        """The balanced tree of so many streams."""
-        pairs = merged_pairs(streams)
+    def of(cls, words: int, credits: int = 0) -> Merges:
+        """The balanced tree of so many streams of words, and that of so many of credits behind them, which meet before
+        the port."""
+        streams = words + credits
+        pairs = [*_numbered(turns_taken(words), words, 0, streams)]
+        pairs += _numbered(turns_taken(credits), credits, words, streams + len(pairs))
+        if words and credits:
+            # the last of either tree, or the only stream of it
+            pairs.append((streams + words - 2 if words > 1 else 0, streams + len(pairs) - 1 if credits > 1 else words))
         count = streams + len(pairs)
         beside, into = np.full(count, -1), np.full(count, -1)
         sides = np.full((count, 2), -1)
@@ -62,6 +68,13 @@ class Merges:
         lengths = [len(way) for way in ways]
         padded = [way + [-1] * (max(lengths) - len(way)) for way in ways]
         return cls(beside, sides, np.array(padded), np.array(lengths))
+
+
+def _numbered(pairs: Sequence[tuple[int, int]], streams: int, first: int, merges: int) -> Iterator[tuple[int, int]]:
+    """The twos of a tree whose streams are numbered from ``first``, and its merges from ``merges``."""
+    for pair in pairs:
+        a, b = (side + first if side < streams else side - streams + merges for side in pair)
+        yield a, b
 
 
 def _way(into: Sequence[int], stream: int) -> list[int]:

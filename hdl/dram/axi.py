@@ -150,7 +150,7 @@ def _tagged_merge(domain: ClockReset, a: Stream, b: Stream, y: Stream) -> Instan
     """`merge` with the source, 0 or 1, as another bit on top."""
     zero, one = Stream(y.width), Stream(y.width)
     tags = [_tag(a, zero, bit=False), _tag(b, one, bit=True)]
-    both = merge(domain, zero, one, y)
+    both = merge(domain, [zero, one], y)
     return tags, both
 
 

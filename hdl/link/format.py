@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from hdl.memory import address_width
+from hdl.streams.merge import MOST_MERGED
 from hdl.streams.width import AdapterKind, adapter_kind, elements_per_word, wire_words
 from hdl.unit import Unit
 
 # a credit word stands for such a part of a small FIFO, for so many words of a larger one, for such a part of a deep one
 SHALLOW_PART, CREDIT_WORDS, DEEP_PART = 4, 32, 16
+# of how many words have room again, where that is on its way to the port
+COUNT_BITS = 16
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,11 @@ class LinkFormat:
         low, width = self.fields["device"]
         return low + width
 
+    @property
+    def returned_bits(self) -> int:
+        """Bits of what a receiver says to its port: credits, lowest, and the stream and the device that they go to."""
+        return COUNT_BITS + self.width("stream") + self.width("device")
+
     def width(self, field: str) -> int:
         """Bits of a field."""
         return self.fields[field][1]
@@ -106,22 +114,37 @@ def depth_for(words: int) -> int:
 
 
 @lru_cache
-def merged_pairs(streams: int) -> tuple[tuple[int, int], ...]:
-    """The merges of a balanced tree of so many streams, each with its two sides: streams by number, then merges."""
+def merge_tree(streams: int) -> tuple[tuple[int, ...], ...]:
+    """The merges of a balanced tree of so many streams, each with its `MOST_MERGED` sides or fewer: streams by number,
+    then merges."""
+    merges: list[tuple[int, ...]] = []
+    level = list(range(streams))
+    while len(level) > 1:
+        groups = [tuple(level[at : at + MOST_MERGED]) for at in range(0, len(level), MOST_MERGED)]
+        joined = [group for group in groups if len(group) > 1]
+        # what is left alone waits for the next level
+        alone = [group[0] for group in groups if len(group) == 1]
+        level = [*range(streams + len(merges), streams + len(merges) + len(joined)), *alone]
+        merges += joined
+    return tuple(merges)
+
+
+@lru_cache
+def turns_taken(streams: int) -> tuple[tuple[int, int], ...]:
+    """The twos that take turns in that tree: streams by number, then what two have in common."""
     pairs: list[tuple[int, int]] = []
     level = list(range(streams))
     while len(level) > 1:
-        merged = list(zip(level[::2], level[1::2], strict=False))
-        # the last of an odd number waits for the next level
-        level = [*range(streams + len(pairs), streams + len(pairs) + len(merged)), *level[2 * len(merged) :]]
-        pairs += merged
+        joined = list(zip(level[::2], level[1::2], strict=False))
+        level = [*range(streams + len(pairs), streams + len(pairs) + len(joined)), *level[2 * len(joined) :]]
+        pairs += joined
     return tuple(pairs)
 
 
 def merges_passed(position: int, streams: int) -> int:
     """Merges, of a cycle each, on the way of one of so many streams through a balanced tree."""
     passed, at = 0, position
-    for merge, sides in enumerate(merged_pairs(streams), streams):
+    for merge, sides in enumerate(merge_tree(streams), streams):
         if at in sides:
             passed, at = passed + 1, merge
     return passed

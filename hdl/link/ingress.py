@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from myhdl import Signal, always, always_comb, block, intbv
 
-from hdl.link.format import LinkEnd, adapter_cycles, credit_batch
+from hdl.link.format import COUNT_BITS, LinkEnd, adapter_cycles, credit_batch
 from hdl.memory import address_width
 from hdl.signals import Bit, Bits, ClockReset, Instances
 from hdl.stream import Stream
@@ -20,7 +20,7 @@ from hdl.streams.width import width_adapter
 class Ingress(LinkEnd):
     """The receiving end of one element stream: FIFO, sequence check, unpacking, return of credits.
 
-    Streams: ``x`` words in, ``y`` elements out, ``credits`` credit words out.  Inputs: ``number`` of the stream,
+    Streams: ``x`` words in, ``y`` elements out, ``credits`` to be returned out.  Inputs: ``number`` of the stream,
     ``device`` that sends it.  Output: ``error``, sticky: a word was lost, doubled, or came out of order, ``last``
     stood at the wrong place, or the sender spent credits that it did not have.
     """
@@ -29,8 +29,11 @@ class Ingress(LinkEnd):
     depth: int
 
     def __post_init__(self) -> None:
-        if not 2 <= self.depth < 1 << self.format.word_bits:
-            raise ValueError(f"a link FIFO needs at least 2 words, and no more than a word can count, not {self.depth}")
+        bits = min(self.format.word_bits, COUNT_BITS)
+        if self.depth < 2 or credit_batch(self.depth) >> bits:
+            raise ValueError(
+                f"a link FIFO needs at least 2 words, and credits that {bits} bits can count, not {self.depth} words"
+            )
 
     @property
     def streams(self) -> Mapping[str, int]:
@@ -38,7 +41,7 @@ class Ingress(LinkEnd):
         return {
             "x": self.format.payload_bits,
             "y": self.lanes * self.element_bits,
-            "credits": self.format.payload_bits,
+            "credits": self.format.returned_bits,
         }
 
     @property
@@ -79,7 +82,7 @@ def link_ingress(
         device: in, as wide as the field "device", constant.
         x: in, stream of `LinkFormat.payload_bits` bits, always ready for a word that had a credit.
         y: out, stream of ``lanes * element_bits`` bits.
-        credits: out, stream of `LinkFormat.payload_bits` bits; valid from a register, payload constant.
+        credits: out, stream of `LinkFormat.returned_bits` bits; valid from a register, payload constant.
         error: out, 1 bit, from the cycle after the fault until ``rst``.
     """
     form = unit.format
@@ -98,8 +101,8 @@ def link_ingress(
     seen_last, bad, wrong, fire, free, offer, send = (Signal(bool(0)) for _ in range(7))
     places = counter(domain, fire, position, count=unit.words)
     sequence = counter(domain, fire, order, count=1 << form.sequence_bits)
-    last_at, sequence_at, stream_at, credit_at, device_at = form.header
-    total, data_bits = form.payload_bits, form.word_bits
+    last_at, sequence_at, stream_at, _, _ = form.header
+    count_bits, stream_end, end = COUNT_BITS, COUNT_BITS + form.width("stream"), form.returned_bits
 
     @always_comb
     def enter() -> None:
@@ -128,13 +131,10 @@ def link_ingress(
         send.next = offer and credits.ready
 
     @always_comb
-    def credit_word() -> None:
-        credits.payload.next[data_bits:0] = batch
-        credits.payload.next[last_at] = True
-        credits.payload.next[stream_at:sequence_at] = 0
-        credits.payload.next[credit_at:stream_at] = number
-        credits.payload.next[credit_at] = True
-        credits.payload.next[total:device_at] = device
+    def address() -> None:
+        credits.payload.next[count_bits:0] = batch
+        credits.payload.next[stream_end:count_bits] = number
+        credits.payload.next[end:stream_end] = device
 
     @always(domain.clk.posedge)
     def check() -> None:
@@ -162,4 +162,4 @@ def link_ingress(
             freed.next = 0
             offer.next = False
 
-    return fifo, adapter, places, sequence, enter, judge, leave, out, credit_word, check, count
+    return fifo, adapter, places, sequence, enter, judge, leave, out, address, check, count

@@ -2,31 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from myhdl import Signal, always, always_comb, block
+from myhdl import ConcatSignal, Signal, always, always_comb, block, intbv
 
-from hdl.link.format import LinkUnit
+from hdl.link.format import COUNT_BITS, LinkFormat, LinkUnit
 from hdl.signals import Bit, Bits, ClockReset, Instances
 from hdl.stream import Stream
 from hdl.streams.fifo import queue
-from hdl.streams.merge import burst_merge, merge
-from hdl.streams.pipes import Policy, m2s_pipe, pipe
+from hdl.streams.merge import MOST_MERGED, merge
+from hdl.streams.pipes import Policy, pipe
+
+# streams that are taken out of words behind one stage of registers
+MOST_TAPS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class Merge(LinkUnit):
-    """Two word streams ``a`` and ``b`` into one, ``y``, in turns where both have words."""
+    """Word streams ``xs0``, ``xs1`` … into one, ``y``, in turns where two have words, or two pairs of streams."""
+
+    # of streams
+    sides: int = MOST_MERGED
+    # one keeps its turn for as many words as it has, up to so many, so that they can share a descriptor in a frame
+    longest: int = 1
+    # whether what is merged are credits on their way to the port, and no words yet
+    returned: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the streams that come in."""
+        return tuple(f"xs{side}" for side in range(self.sides))
 
     @property
     def streams(self) -> Mapping[str, int]:
         """See the base class."""
-        return dict.fromkeys(("a", "b", "y"), self.format.payload_bits)
+        return dict.fromkeys(
+            (*self.names, "y"), self.format.returned_bits if self.returned else self.format.payload_bits
+        )
 
     def build(self, domain: ClockReset, streams: Mapping[str, Stream]) -> Instances:
         """See the base class."""
-        return merge(domain, streams["a"], streams["b"], streams["y"])
+        return merge(domain, [streams[name] for name in self.names], streams["y"], longest=self.longest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CreditWord(LinkUnit):
+    """Credits on their way to the port become words of it: ``x`` to ``y``, in the same cycle."""
+
+    @property
+    def streams(self) -> Mapping[str, int]:
+        """See the base class."""
+        return {"x": self.format.returned_bits, "y": self.format.payload_bits}
+
+    def build(self, domain: ClockReset, streams: Mapping[str, Stream]) -> Instances:
+        """See the base class."""
+        return credit_word(streams["x"], streams["y"], unit=self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,43 +77,38 @@ class BurstStage(LinkUnit):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BurstMerge(LinkUnit):
-    """As `Merge`, for words that go in frames, where those of one stream in a row share a descriptor: a side keeps its
-    turn for as many words as it has, up to ``longest``."""
-
-    longest: int
-
-    @property
-    def streams(self) -> Mapping[str, int]:
-        """See the base class."""
-        return dict.fromkeys(("a", "b", "y"), self.format.payload_bits)
-
-    def build(self, domain: ClockReset, streams: Mapping[str, Stream]) -> Instances:
-        """See the base class."""
-        return burst_merge(domain, streams["a"], streams["b"], streams["y"], longest=self.longest)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Split(LinkUnit):
-    """Takes the words of one stream, its data or its credits, out of ``x`` into ``mine``; others go to ``rest``.
+    """Takes the words of some streams, their data or their credits, out of ``x`` into ``mine0``, ``mine1`` …; others go
+    to ``rest``.
 
-    Inputs: ``number`` of the stream; ``credit``: 0 to take data, 1 to take credits.
+    Inputs, the first stream's lowest: ``numbers`` of the streams; ``credits``, a bit each: 0 to take data, 1 to take
+    credits.
     """
 
+    # streams that are taken out
+    taps: int = MOST_TAPS
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the streams that are taken out."""
+        return tuple(f"mine{tap}" for tap in range(self.taps))
+
     @property
     def streams(self) -> Mapping[str, int]:
         """See the base class."""
-        return dict.fromkeys(("x", "mine", "rest"), self.format.payload_bits)
+        return dict.fromkeys(("x", *self.names, "rest"), self.format.payload_bits)
 
     @property
     def inputs(self) -> Mapping[str, int]:
         """See the base class."""
-        return {"number": self.format.width("stream"), "credit": 1}
+        return {"numbers": self.taps * self.format.width("stream"), "credits": self.taps}
 
     def build(self, domain: ClockReset, streams: Mapping[str, Stream]) -> Instances:
         """See the base class."""
-        number, credit = self.signals(self.inputs)
-        return link_split(domain, number, credit, streams["x"], streams["mine"], streams["rest"], unit=self)
+        # vectors even of one bit
+        numbers, credits = (Signal(intbv(0)[width:]) for width in self.inputs.values())
+        mine = [streams[name] for name in self.names]
+        return link_split(domain, numbers, credits, streams["x"], mine, streams["rest"], unit=self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,41 +132,101 @@ class Drain(LinkUnit):
 
 
 @block
-def link_split(
-    domain: ClockReset, number: Bits, credit: Bit, x: Stream, mine: Stream, rest: Stream, *, unit: Split
-) -> Instances:
-    """See `Split`.  Cost: three words of flip-flops.  Latency: 1.  Both outputs come from registers, and ready of
-    ``rest`` is cut.
+def credit_word(x: Stream, y: Stream, *, unit: CreditWord) -> Instances:
+    """See `CreditWord`.  Cost: none.
 
     Ports:
-        number: in, as wide as the field "stream", constant.
-        credit: in, 1 bit, constant.
-        x: in, stream of `LinkFormat.payload_bits` bits; its ready is combinational in its payload and ``mine.ready``.
-        mine, rest: out, streams as wide as ``x``, 1 cycle later.
+        x: in, stream of `LinkFormat.returned_bits` bits.
+        y: out, stream of `LinkFormat.payload_bits` bits, in the same cycle.
     """
     form = unit.format
-    taken, passed = Stream(form.payload_bits), Stream(form.payload_bits)
-    keep = m2s_pipe(domain, taken, mine)
-    stage = pipe(domain, passed, rest, policy=Policy.FULL)
-    hit = Signal(bool(0))
-    stream_at, credit_at = form.fields["stream"][0], form.fields["credit"][0]
+    data_bits = form.word_bits
+    last_at, sequence_at, stream_at, credit_at, device_at = form.header
+    total, count_bits, stream_end, end = form.payload_bits, COUNT_BITS, COUNT_BITS + form.width("stream"), x.width
+
+    @always_comb
+    def connect() -> None:
+        y.valid.next = x.valid
+        x.ready.next = y.ready
+
+    @always_comb
+    def widen() -> None:
+        y.payload.next[data_bits:0] = x.payload[count_bits:]
+        y.payload.next[last_at] = True
+        y.payload.next[stream_at:sequence_at] = 0
+        y.payload.next[credit_at:stream_at] = x.payload[stream_end:count_bits]
+        y.payload.next[credit_at] = True
+        y.payload.next[total:device_at] = x.payload[end:stream_end]
+
+    return connect, widen
+
+
+@block
+def link_split(
+    domain: ClockReset,
+    numbers: Bits,
+    credits: Bits,
+    x: Stream,
+    mine: Sequence[Stream],
+    rest: Stream,
+    *,
+    unit: Split,
+) -> Instances:
+    """See `Split`.  Cost: two words of flip-flops, a multiplexer a bit, a comparison for each stream that is taken out.
+    Latency: 1.  All outputs come from one stage of registers, and ready of ``x`` from one, too.
+
+    Ports:
+        numbers: in, for each of ``mine`` as wide as the field "stream", constant.
+        credits: in, ``unit.taps`` bits, constant.
+        x: in, stream of `LinkFormat.payload_bits` bits.
+        mine, rest: out, streams as wide as ``x``, 1 cycle later.
+    """
+    held = Stream(unit.format.payload_bits)
+    stage = pipe(domain, x, held, policy=Policy.FULL)
+    hits, takes = ([Signal(bool(0)) for _ in mine] for _ in range(2))
+    each = enumerate(zip(mine, hits, takes, strict=True))
+    taps = [link_tap(numbers, credits, held, *ends, at=at, form=unit.format) for at, ends in each]
+    # vectors even of one tap
+    hit, taken = (ConcatSignal(*bits, bits[0]) for bits in (hits, takes))
+
+    @always_comb
+    def pass_on() -> None:
+        rest.valid.next = held.valid and hit == 0
+        rest.payload.next = held.payload
+        held.ready.next = taken != 0 or (rest.ready and hit == 0)
+
+    return stage, taps, pass_on
+
+
+@block
+def link_tap(
+    numbers: Bits, credits: Bits, x: Stream, mine: Stream, hit: Bit, taken: Bit, *, at: int, form: LinkFormat
+) -> Instances:
+    """One stream that is taken out of words that others look at, too.
+
+    Ports:
+        numbers: in, vector of several as wide as the field "stream", constant; that ``at`` is its own.
+        credits: in, vector of as many bits, constant.
+        x: in, stream of `LinkFormat.payload_bits` bits, watched.
+        mine: out, stream as wide, in the same cycle.
+        hit, taken: out, 1 bit: the word is one of this stream, and is taken.
+    """
+    found = Signal(bool(0))
+    (stream_at, bits), (credit_at, _) = form.fields["stream"], form.fields["credit"]
+    low, high, own = at * bits, (at + 1) * bits, at
 
     @always_comb
     def match() -> None:
-        hit.next = x.payload[credit_at:stream_at] == number and x.payload[credit_at] == credit
+        found.next = x.payload[credit_at:stream_at] == numbers[high:low] and x.payload[credit_at] == credits[own]
 
     @always_comb
-    def route() -> None:
-        taken.valid.next = x.valid and hit
-        passed.valid.next = x.valid and not hit
-        taken.payload.next = x.payload
-        passed.payload.next = x.payload
-        if hit:
-            x.ready.next = taken.ready
-        else:
-            x.ready.next = passed.ready
+    def out() -> None:
+        mine.valid.next = x.valid and found
+        mine.payload.next = x.payload
+        hit.next = found
+        taken.next = found and mine.ready
 
-    return keep, stage, match, route
+    return match, out
 
 
 @block

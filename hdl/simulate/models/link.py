@@ -261,7 +261,7 @@ def link_switch(
         joined = lanes[0, device]
         for source in range(1, count):
             both = Stream(bits)
-            parts.append(merge(domain, joined, lanes[source, device], both))
+            parts.append(merge(domain, [joined, lanes[source, device]], both))
             joined = both
         parts.append(
             link_wire(
