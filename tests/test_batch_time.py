@@ -149,8 +149,8 @@ def test_streams_that_share_a_port_have_the_turns_that_merges_give_them(seed: in
     for _ in range(streams):
         gap, first = int(rng.choice([1, 2, streams, 3 * streams])), int(rng.integers(0, 300))
         # a credit word stands for eight words at least
-        gap *= 8 if len(offered) >= streams - credits else 1
-        offered.append([first + gap * word for word in range(int(rng.integers(40, 160)))])
+        each = 8 if len(offered) >= streams - credits else 1
+        offered.append([first + gap * each * word for word in range(int(rng.integers(40, 160)) // each)])
     wanted = turns_of_merges(offered, credits)
     port, word = Calendar(1, 1.0, Merges.of(streams - credits, credits)), np.array([1.0])
     told: list[list[float]] = [[] for _ in offered]
