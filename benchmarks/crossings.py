@@ -5,9 +5,8 @@
 
 Counted off the elaborated circuits, of a stream of bytes, four a cycle, whose receiver holds as many words as receivers
 do at least.  "alone" is a stream that has a merge of two, for words and credits alike, and a split of its own, in place
-of parts of those that are shared.  The second table is what holds the words of receivers: a FIFO of each stream, or
-one memory with a region for each, and in front of every consumer a stage of two words, the least that a memory read in
-turns can do with; what tells regions and turns is not in it.
+of parts of those that are shared.  The second table is all of the receiving end where words wait in a FIFO of each
+stream, or in one memory of all of a device (`[network] receivers = "pool"`).
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ if __package__ in (None, ""):
 
 from dagtrain.emission.links import LEAST_LINK_WORDS, Share, port_share
 from dagtrain.emission.modules import Builder
+from dagtrain.planning.link_costs import shares
 from hdl.costs.estimate import elaborated_contents
 from hdl.costs.resources import Usage, fit
 from hdl.link.egress import Egress
@@ -31,7 +31,6 @@ from hdl.link.ingress import Ingress
 from hdl.link.routing import Merge, Split
 from hdl.parts.catalogue import PARTS
 from hdl.parts.part import Part
-from hdl.streams.fifo import queue
 from hdl.unit import Unit
 
 STREAMS, DEVICES = 1024, 11
@@ -52,9 +51,9 @@ def ends(form: LinkFormat) -> tuple[Egress, Ingress]:
     return sender, Ingress(format=form, **shape, depth=LEAST_LINK_WORDS)
 
 
-def alm(shares: Sequence[Share], part: Part) -> int:
+def alm(found: Sequence[Share], part: Part) -> int:
     """Of parts of units."""
-    return sum((usage(unit.streams, unit.build, part).scaled(share) for unit, share in shares), Usage()).alm
+    return sum((usage(unit.streams, unit.build, part).scaled(share) for unit, share in found), Usage()).alm
 
 
 def usage(widths: Mapping[str, int], build: Builder, part: Part) -> Usage:
@@ -84,17 +83,20 @@ def memories(word_bits: int, part: Part) -> Iterator[str]:
     """The second table, line by line."""
     yield f"| words of a receiver | held in | ALMs | M20Ks | of the part for {RECEIVED} |"
     yield "|---|---|---|---|---|"
-    stage = usage(*_queue(word_bits, 2), part).alm
     for depth in DEPTHS:
-        found = usage(*_queue(word_bits, depth), part)
-        shared = Fraction(part.m20k_blocks(depth * RECEIVED, word_bits), RECEIVED)
-        for held, alms, blocks in (("a FIFO", found.alm, Fraction(found.m20k)), ("one memory", stage, shared)):
-            shares = (RECEIVED * alms / part.alm, float(RECEIVED * blocks / part.m20k))
-            yield f"| {depth} | {held} | {alms:,} | {float(blocks):.1f} | {shares[0]:.1%} and {shares[1]:.1%} |"
-
-
-def _queue(word_bits: int, depth: int) -> tuple[dict[str, int], Builder]:
-    return dict.fromkeys("xy", word_bits), lambda domain, at: queue(domain, at["x"], at["y"], depth=depth)
+        for held, pooled in (("a FIFO", False), ("one memory", True)):
+            form = LinkFormat(word_bits=word_bits, streams=STREAMS, devices=DEVICES, pooled=pooled)
+            end = Ingress(
+                format=form, element_bits=ELEMENT_BITS, lanes=LANES, elements=ELEMENTS, depth=depth, pooled=pooled
+            )
+            found = [
+                (usage(unit.streams, unit.build, part), part_of)
+                for unit, part_of in shares(end, form=form, framed=False, sends=False)
+            ]
+            alms = sum(each.alm * share for each, share in found)
+            blocks = sum(each.m20k * share for each, share in found)
+            parts = (float(RECEIVED * alms / part.alm), float(RECEIVED * blocks / part.m20k))
+            yield f"| {depth} | {held} | {float(alms):,.0f} | {float(blocks):.1f} | {parts[0]:.1%} and {parts[1]:.1%} |"
 
 
 def main() -> int:

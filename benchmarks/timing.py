@@ -73,6 +73,7 @@ from hdl.link.ethernet.port import EthernetPort
 from hdl.link.ethernet.sink import FrameSink
 from hdl.link.format import LinkFormat
 from hdl.link.ingress import Ingress
+from hdl.link.pool import ReceivePool
 from hdl.link.routing import Merge, Split
 from hdl.memory import unsimulated
 from hdl.recipe import LoadedRecipe, Recipe
@@ -92,6 +93,7 @@ _STORE = {"element_bits": 16, "x_lanes": 2, "y_lanes": 4, "elements": 56 * 56 * 
 UNITS: Mapping[str, Unit] = {
     "merge": Merge(format=FORM),
     "split": Split(format=FORM),
+    "receive pool, 40 streams": ReceivePool(format=FORM, regions=(64,) * 40, stages=(2, 16) * 20),
     "egress, 3 lanes": Egress(format=FORM, element_bits=16, lanes=3, elements=56 * 56 * 63, credits=500),
     "egress, 8 lanes": Egress(format=FORM, element_bits=16, lanes=8, elements=56 * 56 * 64, credits=500),
     "ingress, 3 lanes": Ingress(format=FORM, element_bits=16, lanes=3, elements=56 * 56 * 63, depth=500),

@@ -36,7 +36,8 @@ from hdl.link.ethernet.frame import FrameFormat
 from hdl.link.ethernet.sink import FrameSink
 from hdl.link.format import LinkFormat
 from hdl.link.ingress import Ingress
-from hdl.link.routing import Drain, Merge, Split
+from hdl.link.pool import ReceivePool
+from hdl.link.routing import CreditWord, Drain, Merge, Split
 from hdl.memory import address_width, unsimulated
 from hdl.selftest.console import Console
 from hdl.selftest.march import March
@@ -265,6 +266,8 @@ def units() -> tuple[Unit, ...]:
     bursts = Bursts(codec=IntegerCodec(5), elements=11, lanes=4)
     return (
         Egress(**ends, credits=7), Ingress(**ends, depth=7), Split(format=link), Merge(format=link), Drain(format=link),
+        ReceivePool(format=link, regions=(4, 5), stages=(2, 16)), Ingress(**ends, depth=7, pooled=True),
+        CreditWord(format=link),
         DramFifo(**stored, capacity=3), DramReplay(**stored, batch=4, staleness=2), DramConstant(**stored),
         LoadedConstant(**stored),
         AxiMerge(format=axi),

@@ -48,6 +48,8 @@ from hdl.layers.pointwise.slope_error import SlopeError
 from hdl.link.egress import Egress
 from hdl.link.format import LinkFormat
 from hdl.link.ingress import Ingress
+from hdl.link.pool import ReceivePool
+from hdl.link.routing import Merge, Split
 from hdl.memory import read_only, simple_dual_port, true_dual_port
 from hdl.parts.catalogue import part
 from hdl.signals import ClockReset
@@ -352,6 +354,10 @@ CIRCUITS: dict[str, Callable[[], Any]] = {
     "gearbox": between(lambda domain, x, y: width_adapter(domain, x, y, element_bits=8), 24, 32),
     "egress": unit_block(Egress(format=LINK, element_bits=16, lanes=8, elements=512, credits=32)),
     "ingress": unit_block(Ingress(format=LINK, element_bits=16, lanes=2, elements=512, depth=64)),
+    "merge_of_four": unit_block(Merge(format=LINK, longest=32)),
+    "merge_of_credits": unit_block(Merge(format=LINK, sides=3, returned=True)),
+    "split": unit_block(Split(format=LINK)),
+    "receive_pool": unit_block(ReceivePool(format=LINK, regions=(64,) * 12, stages=(2, 16) * 6)),
     "relu": lambda: elaborate(Relu(height=1, width=1, channels=8, lanes=2))[0],
     "leaky_relu": lambda: elaborate(LeakyRelu(height=1, width=1, channels=8, lanes=2))[0],
     "slope_error": lambda: elaborate(
@@ -391,7 +397,8 @@ LARGE = ("ragged_tile", "two_engines")
 def test_counts_agree_with_synthesis(name: str) -> None:
     """Multipliers and memories exactly, registers within 2 % (or one), ALMs within 12 % (or three).
 
-    In a gearbox late signals choose among many; Yosys spends tables on shorter paths there."""
+    In a gearbox late signals choose among many; Yosys spends tables on shorter paths there.  A split compares with
+    numbers that come from outside here, and are constants in a design."""
     make = CIRCUITS[name]
     rows = {row.quantity: row for row in compare(count(make()), synthesise(convert(make(), name)))}
     for quantity in ("multipliers", "m20k", "mlab_cells"):
@@ -399,7 +406,7 @@ def test_counts_agree_with_synthesis(name: str) -> None:
     registers = rows["registers"]
     assert abs(registers.estimate - registers.synthesis) <= max(1, 0.02 * registers.synthesis), registers
     alm = rows["alm"]
-    assert abs(alm.estimate - alm.synthesis) <= max(3, {"gearbox": 0.25}.get(name, 0.12) * alm.synthesis), alm
+    assert abs(alm.estimate - alm.synthesis) <= max(3, {"gearbox": 0.25, "split": 0.2}.get(name, 0.12) * alm.synthesis), alm
 
 
 @pytest.mark.parametrize(

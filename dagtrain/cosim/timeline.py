@@ -23,7 +23,7 @@ from dagtrain.cosim.clocks import clock_of
 from dagtrain.cosim.parts import BenchOptions
 from dagtrain.emission.delivered import Delivered, DeliveredDevice
 from dagtrain.emission.device import adapted_net, consumed_net, fetched_net
-from dagtrain.emission.links import receiver_name, receiver_role
+from dagtrain.emission.links import ARRIVED, ARRIVING, UNPOOLED, receiver_name, receiver_role
 from dagtrain.emission.manifest import Manifest
 from dagtrain.emission.memory import store_port, store_role
 from dagtrain.graph.ir import Graph, Node, Role
@@ -144,7 +144,7 @@ def probes(devices: Sequence[DeliveredDevice], graph: Graph, cycles: int, gated:
     ``gated``: the ending of handshakes behind gates."""
     parts = _queues, _in_dram
     levels = [one for device in devices for each in parts for one in each(device, gated)]
-    levels += [one for device in devices for one in _receivers(device)]
+    levels += [one for device in devices for one in _receivers(device, gated)]
     return Probes(tuple(engines(devices, graph, gated)), tuple(levels), cycles)
 
 
@@ -216,12 +216,22 @@ def _passes(net: str, gated: str) -> str:
     return f"({net}_valid{gated} && {net}_ready{gated} && !rst)"
 
 
-def _receivers(device: DeliveredDevice) -> Iterable[Level]:
-    """FIFOs behind the network port, by two nets of `hdl.link.ingress`."""
+def _receivers(device: DeliveredDevice, gated: str) -> Iterable[Level]:
+    """FIFOs behind the network port, by two nets of `hdl.link.ingress`; of receivers that have one memory, by what
+    comes to it."""
     manifest = device.manifest
+    nets = {stream.net for stream in manifest.streams}
     for crossing in manifest.ingress:
-        path = f"dut.fpga_{manifest.top}.{receiver_name(crossing.edge)}"
-        ends = f"({path}.fire && !rst)", f"({path}.free && !rst)"
+        top = f"dut.fpga_{manifest.top}"
+        path = f"{top}.{receiver_name(crossing.edge)}"
+        enters = f"({path}.fire && !rst)"
+        if UNPOOLED in nets:
+            assert manifest.network
+            form, arriving = manifest.network.format, ARRIVED if ARRIVED in nets else ARRIVING
+            word = f"{top}.{arriving}_payload"
+            stream, credit = (form.verilog_field(word, field) for field in ("stream", "credit"))
+            enters = f"({_passes(f'{top}.{arriving}', gated)} && {stream} == {crossing.stream_number} && !{credit})"
+        ends = enters, f"({path}.free && !rst)"
         yield Level(receiver_role(crossing.edge), manifest.device, clock_of(device), crossing.words, *ends)
 
 

@@ -61,6 +61,7 @@ def design_cluster(
     periods: Mapping[str, Fraction] | None = None,
     state_access: bool = False,
     ethernet: Ethernet | None = None,
+    pooled: bool = False,
 ) -> ClusterDesign:
     """Design every device of ``devices`` that holds a node, for ``cycles`` a frame.
 
@@ -69,7 +70,7 @@ def design_cluster(
     ``folds`` says what each node is folded for, if not for ``cycles``; ``parts`` are those of the cluster.
     ``fifo_override`` replaces analysed FIFO depths (beats by edge), to see what a wrong depth does.
     ``state_access``: whether every device has streams by which state is loaded and dumped (docs/state.md).
-    ``ethernet``: the network is Ethernet.
+    ``ethernet``: the network is Ethernet.  ``pooled``: all receivers of a device have one memory.
     ``dram`` names the edges whose FIFO lies in DRAM; layers that keep a memory outside use it in any case.
     Raises `DagtrainError` for an edge in DRAM that doesn't exist, and for state that can't be loaded."""
     built = fold_graph(graph, folds or cycles, parts)
@@ -81,7 +82,7 @@ def design_cluster(
         raise DagtrainError(f"graph {graph.name} has no edges {', '.join(unknown)} that could lie in DRAM")
     crossings = crossings_of(folded, used)
     streams = host_streams(folded, used, len(crossings), ethernet, cycles) if ethernet else ()
-    form = link_format(len(crossings) + len(streams), len(used), word_bits, ethernet is not None)
+    form = link_format(len(crossings) + len(streams), len(used), word_bits, ethernet is not None, pooled=pooled)
     delays = {crossing.edge: network_cycles for crossing in crossings}
     clocks = periods or {}
     lasting = {name: clocks[device] for name, device in placed.items() if device in clocks}

@@ -182,7 +182,9 @@ class HostStream:
         """The device's end of it."""
         bits, lanes, elements = self.element_bits, self.lanes, self.elements
         if self.arrives:
-            return Ingress(format=form, element_bits=bits, lanes=lanes, elements=elements, depth=self.words)
+            return Ingress(
+                format=form, element_bits=bits, lanes=lanes, elements=elements, depth=self.words, pooled=form.pooled
+            )
         return Egress(format=form, element_bits=bits, lanes=lanes, elements=elements, credits=self.words)
 
 

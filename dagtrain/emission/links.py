@@ -37,6 +37,7 @@ from hdl.link.egress import Egress
 from hdl.link.ethernet.frame import BURST_WORDS
 from hdl.link.format import LinkFormat, credit_batch, depth_for, merge_tree, merges_passed
 from hdl.link.ingress import Ingress
+from hdl.link.pool import WORD_CYCLES, ReceivePool, stage_words
 from hdl.link.routing import MOST_TAPS, BurstStage, CreditWord, Drain, Merge, Split
 from hdl.simulate.models.ethernet import Faults
 from hdl.streams.merge import MOST_MERGED
@@ -45,6 +46,8 @@ from hdl.tensor import Port
 from hdl.unit import Unit
 from placement.problem.network import WORDS_ALLOWED_CYCLES
 
+# receivers of which a memory is priced, each of which has its part
+POOLED = 16
 # words that a receiver's FIFO holds at least: those of one MLAB, since new weights, which pass once a batch, wait for
 # credits all the way, and a batch for them
 LEAST_LINK_WORDS = 32
@@ -56,8 +59,9 @@ NETWORK_CYCLES = WORDS_ALLOWED_CYCLES
 HERE = {"write_clk": "net_clk", "write_rst": "net_rst", "read_clk": "clk", "read_rst": "rst"}
 THERE = {"write_clk": "clk", "write_rst": "rst", "read_clk": "net_clk", "read_rst": "net_rst"}
 
-# word streams of a network port before the way to the device's clock, and behind the way from it
-ARRIVING, LEFT = "arriving", "left"
+# word streams of a network port before the way to the device's clock, behind the way from it, and at the device's
+# clock; those that no receiver's memory took
+ARRIVING, LEFT, ARRIVED, UNPOOLED = "arriving", "left", "arrived", "unpooled"
 NETWORK_NETS = (ARRIVING, LEFT)
 
 # what messages call the switches and arbiters of a network port
@@ -156,9 +160,15 @@ def crossings_of(graph: PlacedGraph, devices: Sequence[str]) -> tuple[Crossing, 
     return tuple(found)
 
 
-def link_format(streams: int, devices: int, word_bits: int, framed: bool = False) -> LinkFormat:
-    """The header that suits a cluster.  ``framed``: words go in frames, which say for which device they are."""
-    return LinkFormat(word_bits=word_bits, streams=max(1, streams), devices=1 if framed else devices)
+def link_format(
+    streams: int, devices: int, word_bits: int, framed: bool = False, *, pooled: bool = False
+) -> LinkFormat:
+    """The header that suits a cluster.
+
+    Args:
+        framed: words go in frames, which say for which device they are.
+        pooled: all receivers of a port have one memory."""
+    return LinkFormat(word_bits=word_bits, streams=max(1, streams), devices=1 if framed else devices, pooled=pooled)
 
 
 def link_words(crossing: Crossing, fifo_beats: int, word_bits: int) -> int:
@@ -200,7 +210,7 @@ def sender(crossing: Crossing, form: LinkFormat, credits: int) -> Egress:
 
 def receiver(crossing: Crossing, form: LinkFormat, depth: int) -> Ingress:
     """The receiving end of a stream, for so many words."""
-    return Ingress(format=form, **_carried(crossing, form, crossing.sink.lanes), depth=depth)
+    return Ingress(format=form, **_carried(crossing, form, crossing.sink.lanes), depth=depth, pooled=form.pooled)
 
 
 def _carried(crossing: Crossing, form: LinkFormat, lanes: int) -> dict[str, int]:
@@ -246,10 +256,11 @@ def port_cycles(
         source, target = crossing.source_device, crossing.target_device
         words = link_words(crossing, beats[crossing.edge], form.word_bits)
         merged = merges_passed(sent[source], leaving[source]) + bool(returning[source])
+        units = receiving_units(crossing, form, words)
         # those that streams leave before, and the own one
-        split = received[target] // MOST_TAPS + 1
+        split = pool_share(units[0]).latency_cycles(0) if form.pooled else received[target] // MOST_TAPS + 1
         leaves = Fraction(_latency_cycles(sending_units(crossing, form, words)) + merged)
-        arrives = Fraction(_latency_cycles(receiving_units(crossing, form, words)) + split)
+        arrives = Fraction(_latency_cycles(units) + split)
         if source in clocks:
             leaves = leaves * clocks[source] + CROSSING_CYCLES
         if target in clocks:
@@ -289,6 +300,7 @@ def hops_of(
             word=crossing.elements_per_word(form.word_bits),
             credits=words,
             credit_batch=credit_batch(words),
+            least_word_cycles=float(WORD_CYCLES) if form.pooled else 1.0,
             source_rate=(rates or {}).get(crossing.source_device, 1.0),
             target_rate=(rates or {}).get(crossing.target_device, 1.0),
         )
@@ -330,6 +342,18 @@ def link_word(form: LinkFormat, port: str) -> str:
         "sequence": f"{port}_tuser[{sequence_bits - 1}:0]",
     }
     return "{" + ", ".join(parts[name] for name in reversed(list(form.fields))) + "}"
+
+
+def pool_of(receivers: Sequence[Ingress]) -> ReceivePool:
+    """The memory of receivers of one port."""
+    stages = tuple(stage_words(unit.lanes * unit.element_bits, unit.format.word_bits) for unit in receivers)
+    return ReceivePool(format=receivers[0].format, regions=tuple(unit.depth for unit in receivers), stages=stages)
+
+
+def pool_share(unit: Unit) -> ReceivePool:
+    """A memory of `POOLED` receivers like this one."""
+    assert isinstance(unit, Ingress)
+    return pool_of([unit] * POOLED)
 
 
 # what a stream has of a unit that several share
@@ -383,6 +407,8 @@ class NetworkPort:
     # (net, number) of streams that arrive, and of those whose credits come back
     taking: list[tuple[str, int]] = dataclasses.field(default_factory=list)
     repaid: list[tuple[str, int]] = dataclasses.field(default_factory=list)
+    # … whose words wait in one memory, each with its receiver
+    pooled: list[tuple[Ingress, str, int]] = dataclasses.field(default_factory=list)
     # error flags of receivers
     errors: list[str] = dataclasses.field(default_factory=list)
 
@@ -454,14 +480,17 @@ class NetworkPort:
         streams = {"x": words, "y": net, "credits": returned}
         self.unit("link_ingress", unit, receiver_name(edge), streams, ports, receiver_role(edge))
         self.returning.append((returned, device))
-        self.taking.append((words, number))
+        if unit.pooled:
+            self.pooled.append((unit, words, number))
+        else:
+            self.taking.append((words, number))
 
     def finish(self) -> None:
         """The chains of splits and merges, the two ports, the error flag."""
         if self.own_clock:
             self.assembly.port("net_clk", 1, Direction.IN)
             self.assembly.port("net_rst", 1, Direction.IN)
-        self.deal_out(self._crossed(self._receive_port(), "arrived", HERE))
+        self.deal_out(self._crossed(self._receive_port(), ARRIVED, HERE))
         words, credits = ([net for net, _ in nets] for nets in (self.leaving, self.returning))
         self._transmit_port(self._crossed(self.merged(words, credits), LEFT, THERE))
         self.assembly.port("net_error", 1, Direction.OUT)
@@ -469,6 +498,8 @@ class NetworkPort:
 
     def deal_out(self, arriving: str) -> None:
         """The chain of splits, from words that arrive to receivers and senders, and what finds that one is nobody's."""
+        if self.pooled:
+            arriving = self._from_pool(arriving)
         wanted = [(net, number, 0) for net, number in self.taking] + [(net, number, 1) for net, number in self.repaid]
         bits = self.form.width("stream")
         for position, at in enumerate(range(0, len(wanted), MOST_TAPS)):
@@ -519,6 +550,17 @@ class NetworkPort:
             self.assembly.assigns.append(
                 (self.assembly.port(f"net_tx_{signal}", width, Direction.OUT), signals[signal])
             )
+
+    def _from_pool(self, arriving: str) -> str:
+        """The memory of all receivers, from words that arrive to those that are nobody's there."""
+        pool, bits = pool_of([unit for unit, _, _ in self.pooled]), self.form.width("stream")
+        numbers = sum(number << bits * at for at, (_, _, number) in enumerate(self.pooled))
+        rest, error = self.stream(UNPOOLED), self.assembly.wire("error_pool")
+        self.errors.append(error)
+        ports = {"numbers": f"{bits * len(self.pooled)}'d{numbers}", "error": error}
+        out = {name: net for name, (_, net, _) in zip(pool.names, self.pooled, strict=True)}
+        self.unit("receive_pool", pool, "pool", {"x": arriving, **out, "rest": rest}, ports)
+        return rest
 
     @property
     def framed(self) -> bool:

@@ -182,6 +182,7 @@ def chosen_design(
         periods={device: period for device, period in cluster.periods.items() if device in set(placed.values())},
         state_access=state_access,
         ethernet=ethernet,
+        pooled=cluster.network.pooled,
     )
 
 

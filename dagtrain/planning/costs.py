@@ -55,6 +55,8 @@ class LevelCosts:
     network_cycles: int = NETWORK_CYCLES
     # whether the host's streams come over the network too
     host_on_network: bool = False
+    # whether all receivers of a device have one memory
+    pooled: bool = False
     # whether every node may also have its memory where ``homes`` doesn't say
     free: bool = True
     # cycles a frame that each node is folded for, if not all for ``cycles``
@@ -79,8 +81,9 @@ class LevelCosts:
         self.tiles = weight_tiles(chosen, self.folds or self.cycles, self.parts)
         self.folded = fold_graph.run(chosen, self.folds or self.cycles, self.parts, self.tiles)
         self.links = LinkCosts.of(
-            self.folded, self.assignment, self.devices, self.link_word_bits, self.network_cycles, self.host_on_network
-        )
+            self.folded, self.assignment, self.devices, self.link_word_bits, self.network_cycles, self.host_on_network,
+            self.pooled,
+        )  # fmt: skip
         self.flows = schedule(self.folded, self.cycles, self.links.delays, self.periods)
         self.depths = fifo_beats(self.folded, self.flows)
 

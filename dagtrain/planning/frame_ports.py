@@ -24,6 +24,7 @@ from hdl.link.ethernet.clocked import mac_unit
 from hdl.link.ethernet.packer import Packer
 from hdl.link.ethernet.port import EthernetPort
 from hdl.link.format import LinkFormat, credit_batch
+from hdl.parts.part import Part
 from hdl.streams.width import wire_words
 from hdl.unit import Unit
 from placement.problem.cluster import Board, Cluster, ClusterDevice
@@ -118,7 +119,12 @@ class FramePorts:
         # a tree of merges for each peer
         rest = [unit for _ in regions for unit in port_rest(self.form, framed=True)]
         contents = (self.estimator.block(repr(unit), dict(unit.streams), unit.build) for unit in (*units, *rest))
-        return sum((fit(found, part) for found in contents), Usage())
+        return sum((fit(found, part) for found in contents), pool_rest(self.form, part))
+
+
+def pool_rest(form: LinkFormat, part: Part) -> Usage:
+    """Block memories of what is left of the last ones of a memory that receivers have in common."""
+    return Usage(m20k=part.m20k_blocks(1, form.payload_bits) if form.pooled else 0)
 
 
 def _rising(numbers: Sequence[int]) -> tuple[int, ...]:

@@ -18,6 +18,7 @@ from dagtrain.emission.links import (
     crossings_of,
     link_format,
     link_words,
+    pool_share,
     port_share,
     receiver_beats,
     receiver_words,
@@ -48,9 +49,9 @@ NO_CREDITS: Mapping[str, int] = {}
 MOST_PER_BATCH, MOST_ALONE, MOST_BEHIND = PER_BATCH_BEATS, 1, 3
 
 
-def many_streams(devices: int, word_bits: int) -> LinkFormat:
+def many_streams(devices: int, word_bits: int, *, pooled: bool = False) -> LinkFormat:
     """Words of a cluster where it isn't known yet how many streams cross its network."""
-    return LinkFormat(word_bits=word_bits, streams=MANY_STREAMS, devices=devices)
+    return LinkFormat(word_bits=word_bits, streams=MANY_STREAMS, devices=devices, pooled=pooled)
 
 
 def network_links(
@@ -151,12 +152,13 @@ class LinkCosts:
         word_bits: int,
         network_cycles: int = NETWORK_CYCLES,
         host_on_network: bool = False,
+        pooled: bool = False,
     ) -> LinkCosts:
         """Of a placement; of none yet: no edge crosses.  ``host_on_network``: the host's streams are there too, of
-        Ethernet."""
+        Ethernet.  ``pooled``: all receivers of a device have one memory."""
         found = crossings_of(place.run(graph, assignment, devices), devices) if assignment else ()
         hosts = sum(node.role is Role.HOST for node in graph.nodes) if host_on_network else 0
-        form = link_format(len(found) + hosts, len(devices), word_bits, host_on_network)
+        form = link_format(len(found) + hosts, len(devices), word_bits, host_on_network, pooled=pooled)
         return cls(
             {crossing.edge: crossing for crossing in found}, form, bool(assignment), network_cycles, host_on_network
         )
@@ -210,13 +212,18 @@ class LinkCosts:
             shape = {"element_bits": bits, "lanes": port.lanes, "elements": port.elements}
             end: Unit = Egress(format=self.form, **shape, credits=words)
             if arrives:
-                end = Ingress(format=self.form, **shape, depth=words)
+                end = Ingress(format=self.form, **shape, depth=words, pooled=self.form.pooled)
             yield port.name, shares(end, form=self.form, framed=self.framed, sends=not arrives)
 
 
 def shares(*ends: Unit, form: LinkFormat, framed: bool, sends: bool) -> tuple[Share, ...]:
     """The units at one end of a stream, and what it has of those that streams share."""
-    return *((unit, WHOLE) for unit in ends), *port_share(form, framed=framed, sends=sends)
+    shared = port_share(form, framed=framed, sends=sends)
+    if form.pooled and not sends:
+        pool = pool_share(ends[0])
+        # no split takes its words out
+        shared = ((pool, Fraction(1, len(pool.regions))), *shared[1:])
+    return *((unit, WHOLE) for unit in ends), *shared
 
 
 @dataclass

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from dagtrain.emission.links import port_rest
 from dagtrain.graph.ir import Graph
-from dagtrain.planning.frame_ports import NO_BITS, FramePorts, free_ports, host_bits
+from dagtrain.planning.frame_ports import NO_BITS, FramePorts, free_ports, host_bits, pool_rest
 from dagtrain.planning.link_costs import many_streams
 from dagtrain.planning.priced import PricedLevel
 from hdl.costs.estimate import Circuit, Contents, Wanted
@@ -41,7 +41,8 @@ class PortTables:
     @property
     def many(self) -> LinkFormat:
         """Words of the cluster before it is known how many streams cross its network."""
-        return many_streams(1 if self.framed else len(self.cluster.devices), self.cluster.link_word_bits)
+        devices = 1 if self.framed else len(self.cluster.devices)
+        return many_streams(devices, self.cluster.link_word_bits, pooled=self.cluster.network.pooled)
 
     def clock_crossings(self, part: str) -> int:
         """ALMs, on a part, of the crossings between a device's clock and that of the network, one either way; they hold
@@ -56,7 +57,7 @@ class PortTables:
         if self.framed or len(self.cluster.devices) == 1:
             return Usage()
         found = (self.estimator.block(repr(u), dict(u.streams), u.build) for u in port_rest(self.many, framed=False))
-        return sum((fit(contents, PARTS[part]) for contents in found), Usage())
+        return sum((fit(contents, PARTS[part]) for contents in found), pool_rest(self.many, PARTS[part]))
 
     def of(
         self, levels: Sequence[PricedLevel], links: Sequence[Link], places: Mapping[str, str] | None

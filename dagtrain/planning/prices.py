@@ -158,6 +158,7 @@ class Prices:
             link_word_bits=self.cluster.link_word_bits,
             network_cycles=self.cluster.network_cycles,
             host_on_network=self.cluster.network.frames is not None,
+            pooled=self.cluster.network.pooled,
             free=free,
             folds=folds,
             multiply=self.multiply,
@@ -246,7 +247,8 @@ class Prices:
             m20k, alm = (max((getattr(usage, name) for usage in reserved), default=0) for name in ("m20k", "alm"))
             m20k, alm = device.m20k - device.dram_channels * m20k, device.alm - device.dram_channels * alm
             if reserved:
-                alm -= self._frame_ports.rest(device.part).alm
+                rest = self._frame_ports.rest(device.part)
+                m20k, alm = m20k - rest.m20k, alm - rest.alm
             if device.clock_hz and not ports:
                 alm -= self._frame_ports.clock_crossings(device.part)
             channels = device.dram_channels if all(level.tells_streams for level in levels) else 1

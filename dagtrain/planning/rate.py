@@ -102,7 +102,7 @@ def wired_graph(
         for edge, _p, _s, consumer, sink in folded.streams
         if edge in outside
     }
-    form = link_format(len(crossings), len(cluster.devices), cluster.link_word_bits)
+    form = link_format(len(crossings), len(cluster.devices), cluster.link_word_bits, pooled=cluster.network.pooled)
     behind = {
         crossing.edge: max(
             link_words * elements_per_word(crossing.element_bits, form.word_bits) // crossing.sink.lanes,

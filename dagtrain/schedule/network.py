@@ -45,11 +45,13 @@ class Hop:
     # words a cycle that the ports at both ends carry
     source_rate: float = 1.0
     target_rate: float = 1.0
+    # from one word to the next at the receiver
+    least_word_cycles: float = 1.0
 
     @property
     def word_cycles(self) -> float:
         """From one word to the next at least: as many as there are credits for in a round trip."""
-        return max(1.0, (2 * self.cycles + self.credit_batch) / self.round_trip_words)
+        return max(self.least_word_cycles, (2 * self.cycles + self.credit_batch) / self.round_trip_words)
 
     @property
     def round_trip_words(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
 from hdl.memory import address_width
@@ -42,6 +42,9 @@ class LinkFormat:
     devices: int
     # bits of the sequence number
     sequence_bits: int = 8
+    # whether all receivers of a port have one memory (`hdl.link.pool`); the word is the same, and so are units that
+    # know nothing of it
+    pooled: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.word_bits < 8 or self.streams < 1 or self.devices < 1 or self.sequence_bits < 1:

@@ -13,6 +13,7 @@ from hdl.signals import Bit, Bits, ClockReset, Instances
 from hdl.stream import Stream
 from hdl.streams.counter import counter
 from hdl.streams.fifo import queue, queue_latency
+from hdl.streams.pipes import wire
 from hdl.streams.width import width_adapter
 
 
@@ -20,13 +21,16 @@ from hdl.streams.width import width_adapter
 class Ingress(LinkEnd):
     """The receiving end of one element stream: FIFO, sequence check, unpacking, return of credits.
 
+    With ``pooled`` words wait in a `hdl.link.pool.ReceivePool` in front of it, and it has no FIFO.
+
     Streams: ``x`` words in, ``y`` elements out, ``credits`` to be returned out.  Inputs: ``number`` of the stream,
     ``device`` that sends it.  Output: ``error``, sticky: a word was lost, doubled, or came out of order, ``last``
     stood at the wrong place, or the sender spent credits that it did not have.
     """
 
-    # words that the FIFO holds: the credits of the sender
+    # words that the FIFO, or the region of the pool, holds: the credits of the sender
     depth: int
+    pooled: bool = False
 
     def __post_init__(self) -> None:
         bits = min(self.format.word_bits, COUNT_BITS)
@@ -52,7 +56,8 @@ class Ingress(LinkEnd):
     @property
     def latency_cycles(self) -> int:
         """From a word to its first beat."""
-        return queue_latency(self.depth) + adapter_cycles(self.per_word, self.lanes)
+        held = 0 if self.pooled else queue_latency(self.depth)
+        return held + adapter_cycles(self.per_word, self.lanes)
 
     def build(self, domain: ClockReset, streams: Mapping[str, Stream]) -> Instances:
         """See the base class."""
@@ -73,14 +78,15 @@ def link_ingress(
     *,
     unit: Ingress,
 ) -> Instances:
-    """See `Ingress`.  Cost: a queue of ``depth`` words, the width adapter, counters.  Latency: of both.
+    """See `Ingress`.  Cost: a queue of ``depth`` words, the width adapter, counters.  Latency: of both.  Where words
+    wait in a pool there is no queue; their places are free once they have come here.
 
     Credits go back many at a time (`credit_batch`), so few words are credit words, but for small FIFOs.
 
     Ports:
         number: in, as wide as the field "stream", constant.
         device: in, as wide as the field "device", constant.
-        x: in, stream of `LinkFormat.payload_bits` bits, always ready for a word that had a credit.
+        x: in, stream of `LinkFormat.payload_bits` bits; without a pool always ready for a word that had a credit.
         y: out, stream of ``lanes * element_bits`` bits.
         credits: out, stream of `LinkFormat.returned_bits` bits; valid from a register, payload constant.
         error: out, 1 bit, from the cycle after the fault until ``rst``.
@@ -88,10 +94,11 @@ def link_ingress(
     form = unit.format
     used = unit.per_word * unit.element_bits
     arriving, waiting = Stream(used), Stream(used)
-    fifo = queue(domain, arriving, waiting, depth=unit.depth)
+    fifo = wire(domain, arriving, waiting) if unit.pooled else queue(domain, arriving, waiting, depth=unit.depth)
     taken = Stream(used)
     adapter = width_adapter(domain, taken, y, element_bits=unit.element_bits, flush_every=unit.elements)
     final, batch, depth = unit.final, credit_batch(unit.depth), unit.depth
+    may_wait = unit.pooled
     others = batch - 1
     # freed words whose credits have not gone back; never above depth while the sender spends only what it has
     freed = Signal(intbv(0, min=0, max=unit.depth + 1))
@@ -141,7 +148,7 @@ def link_ingress(
         if fire and wrong:
             bad.next = True
         # a sender with credit never finds the FIFO full
-        if x.valid and not arriving.ready:
+        if x.valid and not arriving.ready and not may_wait:
             bad.next = True
         if domain.rst:
             bad.next = False

@@ -9,7 +9,7 @@ import ipaddress
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
 from math import ceil
@@ -124,6 +124,7 @@ class NetworkTable(Table):
         Literal["switch", "cables", "chain", "ring", "mesh"],
         Field(description='"switch", "cables", "chain", "ring" or "mesh"'),
     ] = "switch"
+    receivers: Annotated[Literal["fifos", "pool"], Field(description='"fifos" or "pool"')] = "fifos"
     ip: Annotated[str, AfterValidator(_subnet), Field(description='an IPv4 network as "10.0.0.0/24"')] = DEFAULT_SUBNET
     host_ip: Ip = None
     host_mac: Mac = None
@@ -160,6 +161,8 @@ class Network:
     chooses_mtu: bool = False
     # whether a device has a MAC with clocks of its own, between which and the device's frames cross whole
     clocked: bool = False
+    # whether all receivers of a device have one memory, and none a FIFO of its own
+    pooled: bool = False
 
     @property
     def efficiency(self) -> Fraction:
@@ -217,6 +220,8 @@ class Network:
         return first + len(others), *others
 
 
+# keys that say something without Ethernet
+FOR_WORDS = ("kind", "receivers")
 # the network that is no Ethernet
 WORDS = Network()
 
@@ -224,7 +229,7 @@ WORDS = Network()
 def network_of(table: NetworkTable, raw: Mapping[str, Any], word_bits: int, *, clocked: bool = False) -> Network:
     """The network of a file without problems."""
     if table.kind == "words":
-        return WORDS
+        return replace(WORDS, pooled=table.receivers == "pool")
     mtu = SEARCHED_MTU if table.mtu == "auto" else table.mtu
     assert isinstance(mtu, int)
     rows = list(_rows(raw))
@@ -247,6 +252,7 @@ def network_of(table: NetworkTable, raw: Mapping[str, Any], word_bits: int, *, c
         host_silence_s=Fraction(table.host_silence_s),
         chooses_mtu=table.mtu == "auto",
         clocked=clocked,
+        pooled=table.receivers == "pool",
     )
 
 
@@ -299,7 +305,7 @@ def _default_host(table: NetworkTable) -> str:
 def _idle_problems(raw: Mapping[str, Any]) -> list[Problem]:
     """What only Ethernet has, in a file without it."""
     given = raw.get("network")
-    found = [f"network.{key}" for key in (given if isinstance(given, dict) else {}) if key != "kind"]
+    found = [f"network.{key}" for key in (given if isinstance(given, dict) else {}) if key not in FOR_WORDS]
     found += [f"board[{i}].{key}" for i, row in entries(raw, "board") for key in ONLY_FRAMED if key in row]
     found += [f"device[{i}].{key}" for i, row in entries(raw, "device") for key in ("ip", "mac") if key in row]
     found += [f"cable[{i}]" for i, _ in entries(raw, "cable")]
