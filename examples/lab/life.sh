@@ -3,7 +3,7 @@
 # export to ONNX, evaluate in onnxruntime.  With boards the second step is to configure them, and drive needs no --host.
 #
 #     examples/lab/life.sh [FOLDER]      # build/lab, some minutes; LAB_EPOCHS (1), LAB_PORT (17492)
-#     LAB_DATA=digits LAB_EPOCHS=3 examples/lab/life.sh   # on all digits: an hour or two
+#     LAB_DATA=digits examples/lab/life.sh   # on all digits: half an hour
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 out=${1:-build/lab} epochs=${LAB_EPOCHS:-1} port=${LAB_PORT:-17492} data=${LAB_DATA:-examples/lab/data.toml}
