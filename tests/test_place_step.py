@@ -9,15 +9,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import jsonschema
 import pytest
 
+from dagtrain.cli import placing
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.flow import estimate_step, place_step, sweep_step
 from dagtrain.flow.emit_step import planned_design
 from dagtrain.flow.import_step import load_training_graph
+from dagtrain.flow.levers import Levers, levers_wanted
 from dagtrain.flow.place_options import PlaceOptions
 from dagtrain.flow.placed import load_placed_graph, load_plan, load_plan_cluster
 from dagtrain.flow.workspace import Workspace
@@ -27,6 +29,7 @@ from dagtrain.planning.ladder import Ladder
 from dagtrain.planning.planner import Planner
 from dagtrain.planning.rate import plan_time
 from dagtrain.planning.realise import RESERVES, Realiser
+from dagtrain.planning.recomputing import Recompute
 from dagtrain.planning.results import Found, Planned, Start
 from dagtrain.planning.searcher import Searcher
 from dagtrain.progress import Silent
@@ -649,3 +652,38 @@ def test_a_sweep_that_nobody_could_run_is_refused_before_anything_is_planned(tmp
     assert outcome.code == 1
     assert outcome.error == "error: --runner farm: no such runner; one of local, dask\n"
     assert not (case.out / "place").exists()
+
+
+LEVERS = (
+    "share_weights", "multiply_constants", "recompute", "ragged_tiles", "share_statistics", "deal_streams",
+    "small_buffers",
+)  # fmt: skip
+
+
+def test_levers_are_all_that_are_not_given(tmp_path: Path) -> None:
+    class Seen:
+        """A net that only says what it is asked."""
+
+        def place(self, options: Any) -> Any:
+            return options
+
+    def asked(**words: str) -> Any:
+        (job,) = placing.place(Path("cluster.toml"), **words)
+        return job(Seen())
+
+    def ways(options: Any) -> dict[str, str]:
+        return {name: getattr(options, name) for name in LEVERS}
+
+    assert ways(asked()) == ways(asked(levers="never")) == dict.fromkeys(LEVERS, "never")
+    assert ways(asked(levers="auto")) == dict.fromkeys(LEVERS, "auto")
+    for name in LEVERS:
+        assert ways(asked(levers="auto", **{name: "never"})) == {**dict.fromkeys(LEVERS, "auto"), name: "never"}
+        assert ways(asked(**{name: "always"})) == {**dict.fromkeys(LEVERS, "never"), name: "always"}
+    # nothing else depends on it
+    assert replace(asked(levers="auto"), **dict.fromkeys(LEVERS, "never")) == asked()
+    assert levers_wanted(asked(levers="auto")).recompute is Recompute.AUTO
+    # every option with such ways is one of them, but for the codec, which has a default of its own
+    assert {*LEVERS, "codec"} == {*get_type_hints(Levers)}
+    wrong = new_case(tmp_path).step("place", "--levers", "some")
+    assert wrong.code != 0
+    assert "--levers some: no such way; one of auto, never" in wrong.error

@@ -406,7 +406,9 @@ def test_counts_agree_with_synthesis(name: str) -> None:
     registers = rows["registers"]
     assert abs(registers.estimate - registers.synthesis) <= max(1, 0.02 * registers.synthesis), registers
     alm = rows["alm"]
-    assert abs(alm.estimate - alm.synthesis) <= max(3, {"gearbox": 0.25, "split": 0.2}.get(name, 0.12) * alm.synthesis), alm
+    assert abs(alm.estimate - alm.synthesis) <= max(
+        3, {"gearbox": 0.25, "split": 0.2}.get(name, 0.12) * alm.synthesis
+    ), alm
 
 
 @pytest.mark.parametrize(

@@ -124,20 +124,32 @@ MappingWord = Annotated[
         show_default=False,
     ),
 ]
-ShareWeights = Annotated[
+# of all circuits that the planner may offer beside the plain ones
+LEVERS = ("auto", "never")
+LeversWord = Annotated[
     str,
+    typer.Option(
+        help="What those of --share-weights, --multiply-constants, --recompute, --ragged-tiles, --share-statistics, "
+        "--deal-streams and --small-buffers are that are not given: auto, which takes the search longer and may find "
+        "twice the frames/s (docs/networks.md), or never. No bit of what is trained depends on them.",
+    ),
+]
+ShareWeights = Annotated[
+    str | None,
     typer.Option(
         "--share-weights",
         help="Forward and error engine of a layer with one weight memory on one FPGA: auto (where that saves block "
         "memories), always or never.",
+        show_default=False,
     ),
 ]
 MultiplyConstants = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--multiply-constants",
         help="Products with constants, of norms and updates, on multipliers instead of adders: auto (where a plan is "
         "faster for it), always or never.",
+        show_default=False,
     ),
 ]
 UpdateFrames = Annotated[
@@ -149,19 +161,21 @@ UpdateFrames = Annotated[
     ),
 ]
 ShareStatistics = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--share-statistics",
         help="Norms advance the statistics of few channels at a time, which others wait for: auto (as few as the pace "
         "leaves time for) or never.",
+        show_default=False,
     ),
 ]
 SmallBuffers = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--small-buffers",
         help="Convolutions store few pixels of their maps: those that see one pixel parts of rows, others by tiles "
         "whose taps read few copies: auto or never.",
+        show_default=False,
     ),
 ]
 Codec = Annotated[
@@ -173,27 +187,30 @@ Codec = Annotated[
     ),
 ]
 DealStreams = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--deal-streams",
         help="Streams to DRAM that no memory channel carries at the pace are dealt out over several: auto (over the "
         "fewest that do, on boards with several) or never.",
+        show_default=False,
     ),
 ]
 Recompute = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--recompute",
         help="What follows from a map that waits for the way back anyway is made of it again, instead of waiting too: "
         "auto (where that saves block memories), always or never.",
+        show_default=False,
     ),
 ]
 RaggedTiles = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--ragged-tiles",
         help="Tiles of weights that do not divide a layer's filters, so that some multipliers of the last ones idle: "
         "auto (where that takes fewer multipliers) or never.",
+        show_default=False,
     ),
 ]
 Solver = Annotated[
@@ -219,14 +236,15 @@ def place(
     no_remote: NoRemote = False,
     no_dram: NoDram = False,
     walls: ShowWalls = False,
-    share_weights: ShareWeights = "never",
-    multiply_constants: MultiplyConstants = "never",
-    recompute: Recompute = "never",
+    levers: LeversWord = "never",
+    share_weights: ShareWeights = None,
+    multiply_constants: MultiplyConstants = None,
+    recompute: Recompute = None,
     update_frames: UpdateFrames = 1,
-    ragged_tiles: RaggedTiles = "never",
-    share_statistics: ShareStatistics = "never",
-    deal_streams: DealStreams = "never",
-    small_buffers: SmallBuffers = "never",
+    ragged_tiles: RaggedTiles = None,
+    share_statistics: ShareStatistics = None,
+    deal_streams: DealStreams = None,
+    small_buffers: SmallBuffers = None,
     codec: Codec = "always",
     explain: Explain = False,
     mapping: MappingWord = None,
@@ -242,15 +260,19 @@ def place(
     from dagtrain.flow.mapping_step import MappingOptions
     from dagtrain.flow.place_options import PlaceOptions
     from dagtrain.flow.sweep_step import SweepOptions
+    from hdl.errors import DagtrainError
 
+    if levers not in LEVERS:
+        raise DagtrainError(f"--levers {levers}: no such way", f"one of {', '.join(LEVERS)}")
     options = PlaceOptions(
         devices, pins=tuple(pin or ()), same_device=tuple(same_device or ()), exclude=tuple(exclude or ()),
         caps=tuple(cap or ()), least_fps=least_fps, gap=gap, time_limit_seconds=time_limit, solver=solver, seed=seed,
         split=not no_split, copies=tuple(copy or ()), replicas=replicas, remote=tuple(remote or ()),
-        stores=not no_remote, dram=not no_dram, share_weights=share_weights,
-        multiply_constants=multiply_constants, recompute=recompute,
-        update_frames=update_frames, ragged_tiles=ragged_tiles, share_statistics=share_statistics,
-        deal_streams=deal_streams, small_buffers=small_buffers, codec=codec,
+        stores=not no_remote, dram=not no_dram, update_frames=update_frames, codec=codec,
+        share_weights=share_weights or levers, multiply_constants=multiply_constants or levers,
+        recompute=recompute or levers, ragged_tiles=ragged_tiles or levers,
+        share_statistics=share_statistics or levers, deal_streams=deal_streams or levers,
+        small_buffers=small_buffers or levers,
     )  # fmt: skip
     sizes = SweepOptions(**vars(options), runner=runner, workers=workers, scheduler=scheduler)
     jobs: list[Job] = [lambda net: net.place(options)]
