@@ -37,8 +37,6 @@ def _kept_back(layer: Layer) -> str:
         return "is one of several copies, whose count of frames and versions is not loaded yet; import without --copy"
     if layer.is_store:
         return "has the memory of another node, and begins as its image has it; keep that memory on chip (--no-remote)"
-    if layer.replayed:
-        return "its weights lie in DRAM, and their first version stands in the memory's image"
     keeps = any(memory.is_state for memory in layer.memories()) and not layer.held_parameters
     if layer.accessed or not (keeps or any(ring.preload for ring in layer.rings) or isinstance(layer, Counting)):
         return ""
