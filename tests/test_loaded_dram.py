@@ -1,7 +1,9 @@
-"""Masters, momenta and weights of every frame in DRAM, loaded and dumped by streams: devices against the emulator."""
+"""Masters, momenta and weights of every frame in DRAM or stores, loaded and dumped by streams: devices against the
+emulator."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pytest
@@ -11,10 +13,12 @@ from dagtrain.emission.design import ClusterDesign, design_cluster
 from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.state import restored
 from dagtrain.graph.builder import GraphBuilder
+from dagtrain.graph.ir import Graph
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.calibrate import calibrate
 from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.passes.memory_home import keep_in_dram
+from dagtrain.passes.remote_memory import remote_memory
 from dagtrain.progress import Silent
 from dagtrain.training.emulator import Emulator
 from dagtrain.training.feeds import synthetic_feeds
@@ -30,30 +34,45 @@ OUTSIDE = ("conv1", "conv1.w.update", "conv2", "conv2.error", "conv2.gradient", 
 CYCLES = 128
 
 
-def outside_design(staleness: int) -> ClusterDesign:
-    """Two convolutions with all that they keep in DRAM, the rest on chip; a learning rate that changes."""
+def outside_design(staleness: int, outside: Callable[[Graph, Collection[str]], Graph]) -> ClusterDesign:
+    """Two convolutions with all that they keep outside, the rest on chip; a learning rate that changes."""
     recipe = Recipe(batch=BATCH, staleness=staleness, weight_decay=1e-3, learning_rate=0.1, warm_up=20)
     builder = GraphBuilder("outside", recipe, seed=3)
     x = builder.relu(builder.conv(builder.input(4, 4, 1), 2, 3, padding=1))
     x = builder.relu(builder.conv(x, 3, 3, padding=1))
     training = differentiate(builder.classify(builder.gemm(builder.global_average_pool(x), 3)))
     feeds = [synthetic_feeds(training, BATCH, seed) for seed in range(2)]
-    graph = keep_in_dram(insert_forks(calibrate(training, feeds)), OUTSIDE)
+    graph = outside(insert_forks(calibrate(training, feeds)), OUTSIDE)
     return design_cluster(
         graph, placement(graph, "updates apart"), DEVICES, CYCLES, LIBRARY, word_bits=64, dram=TINY_DRAM,
         state_access=True,
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("staleness", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_devices_train_on_from_a_checkpoint_with_masters_and_weights_in_dram(
-    staleness: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    design = outside_design(staleness)
+def test_nothing_stands_in_dram_before_state_is_loaded() -> None:
+    design = outside_design(1, keep_in_dram)
     regions = [region for device in design.devices for memory in device.memories for region in memory.regions]
     assert sum(isinstance(region.holds.unit, LoadedReplay) for region in regions if region.holds) == 3
-    # nothing stands there before the load
+    assert sum(region.holds.is_state for region in regions if region.holds) == 2
     assert not any(region.contents for region in regions)
+
+
+@pytest.mark.parametrize(
+    ("outside", "staleness"),
+    [
+        pytest.param(outside, staleness, marks=[pytest.mark.slow] * slow, id=f"{where}-{staleness}")
+        for where, outside, staleness, slow in (
+            ("dram", keep_in_dram, 1, False),
+            ("dram", keep_in_dram, 0, True),
+            ("stores", remote_memory, 1, True),
+            ("stores", remote_memory, 0, True),
+        )
+    ],
+)
+def test_devices_train_on_from_a_checkpoint_with_masters_and_weights_outside(
+    outside: Callable[[Graph, Collection[str]], Graph], staleness: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    design = outside_design(staleness, outside)
     cluster = Cluster(design, deliver(design, LIBRARY, tmp_path / "emit"), tmp_path)
     graph = cluster.graph
     emulator = Emulator(graph)
@@ -77,8 +96,11 @@ def test_devices_train_on_from_a_checkpoint_with_masters_and_weights_in_dram(
 
 
 @pytest.mark.slow
-def test_co_simulation_loads_and_compares_what_lies_in_dram(tmp_path: Path) -> None:
-    design = outside_design(1)
+@pytest.mark.parametrize("outside", [keep_in_dram, remote_memory], ids=["dram", "stores"])
+def test_co_simulation_loads_and_compares_what_lies_outside(
+    outside: Callable[[Graph, Collection[str]], Graph], tmp_path: Path
+) -> None:
+    design = outside_design(1, outside)
     feeds = [feeds_of(design.graph, batch) for batch in range(2)]
     run = simulate_design(
         design, LIBRARY, feeds, tmp_path, Simulator.ICARUS, NetworkModel(latency_cycles=20), 32, 3, Silent(),

@@ -33,8 +33,8 @@ from dagtrain.passes.access_state import access_state
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.calibrate import calibrate
 from dagtrain.passes.fold import fold_graph
+from dagtrain.passes.freeze_layers import freeze_layers
 from dagtrain.passes.insert_forks import insert_forks
-from dagtrain.passes.remote_memory import remote_memory
 from dagtrain.progress import Silent
 from dagtrain.training.emulator import Emulator
 from dagtrain.training.feeds import synthetic_feeds
@@ -65,11 +65,16 @@ BEHIND = 3
 def plain_net(staleness: int) -> Graph:
     """A streaming graph of all kinds of state: weights, statistics, random bits of frames, a rate that changes."""
     recipe = Recipe(batch=BATCH, staleness=staleness, weight_decay=1e-3, learning_rate=0.1, warm_up=20)
+    training = differentiate(forward_net(recipe))
+    return insert_forks(calibrate(training, [synthetic_feeds(training, BATCH, seed) for seed in range(2)]))
+
+
+def forward_net(recipe: Recipe) -> Graph:
+    """It before it was differentiated."""
     builder = GraphBuilder("plain", recipe, seed=3)
     x = builder.relu(builder.norm(builder.conv(builder.input(4, 4, 1), 2, 3, padding=1)))
     x = builder.dropout(x, 0.3)
-    training = differentiate(builder.classify(builder.gemm(builder.global_average_pool(x), 3)))
-    return insert_forks(calibrate(training, [synthetic_feeds(training, BATCH, seed) for seed in range(2)]))
+    return builder.classify(builder.gemm(builder.global_average_pool(x), 3))
 
 
 def feeds_of(graph: Graph, batch: int) -> Feeds:
@@ -78,7 +83,8 @@ def feeds_of(graph: Graph, batch: int) -> Feeds:
 
 def state_of(executor: Executor) -> Dumped:
     """What devices that do as the executor does would dump."""
-    found = {node.name: tuple(node.layer.state_words(executor.states[node.name])) for node in executor.graph.nodes}
+    nodes = executor.graph.computing.nodes
+    found = {node.name: tuple(node.layer.state_words(executor.states[node.name])) for node in nodes}
     return Dumped(executor.batches, {name: words for name, words in found.items() if words})
 
 
@@ -181,13 +187,13 @@ def test_states_of_other_devices_or_batches_are_refused() -> None:
 
 
 def test_state_that_cannot_be_loaded_is_named_with_its_reason() -> None:
-    graph = remote_memory(plain_net(0), ["conv1.w.update"])
+    frozen = freeze_layers(forward_net(Recipe(batch=BATCH)), ["norm1"])
+    graph = insert_forks(differentiate(frozen))
     with pytest.raises(DagtrainError) as caught:
         access_state(fold_graph(graph, TINY_CYCLES))
     message = str(caught.value)
-    assert "conv1.w.update: its masters and momenta lie in a store of their own" in message
-    assert "conv1.w.update.store: has the memory of another node" in message
-    assert sorted(problem.where for problem in caught.value.problems) == ["conv1.w.update", "conv1.w.update.store"]
+    assert "norm1: its scale and shift are frozen, and its statistics begin as the images have them" in message
+    assert [problem.where for problem in caught.value.problems] == ["norm1", "norm1.backward"]
 
 
 # ---- devices

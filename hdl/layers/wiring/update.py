@@ -242,8 +242,6 @@ class Update(ParameterLayer):
     @property
     def not_accessed(self) -> str:
         """What of it does not come by a stream."""
-        if self.state is Home.REMOTE:
-            return "its masters and momenta lie in a store of their own, and begin as the memory's image has them"
         if self.state_fixed.width > WIDEST:
             return f"master and momentum together have {self.state_fixed.width} bits, more than {WIDEST}"
         return ""
