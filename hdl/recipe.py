@@ -248,6 +248,11 @@ class Recipe:
         return problems
 
 
+def first_frames(batch: int, staleness: int, loaded: bool) -> int:
+    """Frames that read the first version of weights: version 0, or the first one of those that are loaded."""
+    return (staleness or batch) if loaded else batch + staleness
+
+
 # what users set
 SETTINGS = tuple(name for name in Recipe.__dataclass_fields__ if name != "dealt")
 

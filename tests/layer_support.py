@@ -20,6 +20,7 @@ from hdl.fixed import FloatArray, IntArray
 from hdl.layers.base import Layer
 from hdl.layers.beats import to_beats
 from hdl.layers.capabilities import Batched, Counting
+from hdl.layers.meaning import State
 from hdl.layers.storage import DUMP, LOAD
 from hdl.recipe import LoadedRecipe, Recipe
 from hdl.signals import ClockReset
@@ -135,7 +136,7 @@ def make_case(layer: Layer, batches: int = BATCHES, seed: int = 1) -> Case:
         # what nobody may read
         changed = [memory for memory in layer.memories() if memory.name not in CONSTANT]
         images |= {memory.name: [NONSENSE % (1 << memory.width)] * memory.depth for memory in changed}
-        loading.states.append(layer.state_words(state))
+        loading.keep(layer, state)
     rings: dict[str, list[int]] = {port.name: [] for port in ring_ports(layer)}
     tensors: dict[str, list[IntArray]] = {port.name: [] for port in (*layer.sinks, *layer.sources)}
     for batch in range(batches):
@@ -148,18 +149,23 @@ def make_case(layer: Layer, batches: int = BATCHES, seed: int = 1) -> Case:
             else:
                 frames = layer.frames_at(port.name, frames_a_batch(layer))
                 inputs[port.name] = layer.sample(port.name, rng, frames)
-        for ring in layer.rings:
+        for ring in layer.rings if loading is None else ():
             rings[ring.back.name] += layer.images(state)[ring.name]
         for name, tensor in (inputs | layer.golden(state, inputs)).items():
             tensors[name].append(tensor[None] if name in per_batch else tensor)
-        for ring in layer.rings:
+        for ring in layer.rings if loading is None else ():
             rings[ring.out.name] += layer.images(state)[ring.name]
         if loading is not None:
-            loading.states.append(layer.state_words(state))
+            loading.keep(layer, state)
     if loading is not None:
         loading.drop(
             tensors, delayed, {name: layer.port(name).tensor.fixed.encode(values) for name, values in initial.items()}
         )
+    for ring in layer.rings if loading is not None else ():
+        out = loading.passing(ring.name)
+        rings[ring.out.name] = [beat for tensor in out for beat in tensor]
+        # the last one stays
+        rings[ring.back.name] = [beat for tensor in out[:-1] for beat in tensor]
     for port in layer.fetched:
         rings[port.name] = batches * frames_a_batch(layer) * layer.images(state)[port.name]
     beats = {
@@ -199,6 +205,8 @@ class Loading:
     rounds: int
     # words of its state before the first batch and behind every one
     states: list[list[int]] = dataclasses.field(default_factory=list)
+    # likewise, what stands in its rings
+    tensors: dict[str, list[list[int]]] = dataclasses.field(default_factory=dict)
     behind: int = 1
 
     @classmethod
@@ -208,6 +216,18 @@ class Loading:
             return None
         begun = layer.begun if isinstance(layer, Counting) else 0
         return cls(begun, layer.recipe.batch, layer.recipe.rounds)
+
+    def keep(self, layer: Layer, state: State) -> None:
+        """What it holds behind a batch, or before the first."""
+        self.states.append(layer.state_words(state))
+        for ring in layer.rings:
+            self.tensors.setdefault(ring.name, []).append(layer.images(state)[ring.name])
+
+    def passing(self, ring: str) -> list[list[int]]:
+        """The tensors that go out to a ring: those that are loaded, those of batches, again those that are dumped."""
+        found = self.tensors[ring]
+        loaded, (first, *later) = found[self.behind + 1 - self.rounds :][: self.rounds], found[self.behind + 1 :]
+        return [*loaded, first, first, *later, found[-1]]
 
     def drop(self, tensors: dict[str, list[IntArray]], delayed: set[str], initial: Mapping[str, IntArray]) -> None:
         """Forget what passes before the load, less the versions of weights that it brings."""

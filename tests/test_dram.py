@@ -14,12 +14,14 @@ from myhdl import Signal, always, always_comb, block, intbv
 from hdl.convert.netlist import Direction
 from hdl.convert.tools import check_yosys, compile_icarus, lint_verilog
 from hdl.convert.verilog import convert
+from hdl.dram import store as store_module
 from hdl.dram.axi import Axi, AxiFormat, AxiMerge, axi_merge
 from hdl.dram.deal import Collect, Deal, elements_a_turn
-from hdl.dram.store import DramConstant, DramFifo, DramReplay, DramUnit, dram_constant, dram_store
+from hdl.dram.rules import Bursts, replay_rule
+from hdl.dram.store import DramConstant, DramFifo, DramReplay, DramUnit, LoadedReplay, dram_constant, dram_store
 from hdl.engine.weights.loaded_constant import LoadedConstant
-from hdl.errors import DeadlockError
-from hdl.recipe import Recipe
+from hdl.errors import ContractViolation, DeadlockError
+from hdl.recipe import LoadedRecipe, Recipe
 from hdl.signals import ClockReset
 from hdl.simulate import Backend, Design, StreamPort, run_streams
 from hdl.simulate.models.dram import dram_model
@@ -212,21 +214,30 @@ def test_a_store_writes_a_burst_in_a_cycle_more_than_it_has_words(burst: int) ->
 # ----------------------------------------------------------------------------------------------- replay
 
 
-def replay(elements: int, batch: int, staleness: int, burst: int = 4) -> DramReplay:
-    return DramReplay(
+def replay(
+    elements: int, batch: int, staleness: int, burst: int = 4, kind: type[DramReplay] = DramReplay
+) -> DramReplay:
+    return kind(
         format=FORM, element_bits=16, x_lanes=2, y_lanes=1, elements=elements, burst=burst, prefetch=2 * burst,
         batch=batch, staleness=staleness,
     )  # fmt: skip
 
 
 def replays(unit: DramReplay, memory: Memory, backend: Backend, seed: int, stall: float, batches: int = 4) -> None:
-    recipe = Recipe(batch=unit.batch, staleness=unit.staleness)
-    versions = tensors(unit, batches + 1, seed)
+    """Every version but the image's comes by the stream; where it is loaded, all do, and the image is nonsense."""
+    recipe, first = Recipe(batch=unit.batch, staleness=unit.staleness), 1
+    version = recipe.version
+    if unit.loaded:
+        loaded = LoadedRecipe.of(recipe)
+        version, first = loaded.loaded_version, 1 - loaded.rounds
+    versions = tensors(unit, batches + 1 - min(first, 0), seed)
     # with all versions given, reading stops before the first frame of a version that doesn't exist
     frames = (batches + 1) * unit.batch + unit.staleness
-    expected = beats([versions[recipe.version(frame)] for frame in range(frames)], unit.y_lanes, unit.element_bits)
+    expected = beats([versions[version(frame)] for frame in range(frames)], unit.y_lanes, unit.element_bits)
     image = unit.image([beats(versions[:1], unit.x_lanes, unit.element_bits)], unit.x_lanes)
-    sent = beats(versions[1:], unit.x_lanes, unit.element_bits)
+    if unit.loaded:
+        image = [word ^ 0x5555 for word in image]
+    sent = beats(versions[max(first, 0) :], unit.x_lanes, unit.element_bits)
     run = run_streams(
         backend, design_of(unit, memory, image=image), {"x": sent}, {"y": len(expected)},
         seed=seed, stall_probability=stall, max_cycles=60_000, drain_cycles=300,
@@ -245,10 +256,57 @@ def test_every_frame_gets_the_weights_of_its_version(elements: int, batch: int, 
         replays(replay(elements, batch, staleness), memory, Backend.MYHDL, seed, stall)
 
 
+@pytest.mark.parametrize("memory", [FAST, SLOW])
+@pytest.mark.parametrize(
+    ("elements", "batch", "staleness"), [(22, 3, 0), (22, 3, 1), (22, 3, 3), (16, 1, 0), (16, 1, 1), (2, 4, 3)]
+)
+def test_every_frame_gets_the_weights_of_its_version_where_the_first_ones_are_loaded(
+    elements: int, batch: int, staleness: int, memory: Memory
+) -> None:
+    for seed, stall in ((1, 0.0), (2, 0.5)):
+        replays(replay(elements, batch, staleness, kind=LoadedReplay), memory, Backend.MYHDL, seed, stall)
+
+
+@pytest.mark.parametrize("kind", [DramReplay, LoadedReplay])
 @pytest.mark.parametrize("backend", [Backend.ICARUS, Backend.VERILATOR])
 @pytest.mark.parametrize("staleness", [0, 2])
-def test_the_verilog_of_a_replay_behaves_alike(staleness: int, backend: Backend) -> None:
-    replays(replay(22, 3, staleness), SLOW, backend, 4, 0.3)
+def test_the_verilog_of_a_replay_behaves_alike(staleness: int, backend: Backend, kind: type[DramReplay]) -> None:
+    replays(replay(22, 3, staleness, kind=kind), SLOW, backend, 4, 0.3)
+
+
+@block
+def read_at_once(domain: Any, slot: Any, writes: Any, reads: Any, **sizes: Any) -> Any:
+    """`replay_rule` that takes the first version to be there from the start."""
+    return replay_rule(domain, slot, writes, reads, **{**sizes, "preload": 1})
+
+
+@block
+def read_too_often(domain: Any, slot: Any, writes: Any, reads: Any, **sizes: Any) -> Any:
+    """`replay_rule` that reads the first version for frames of the next one, too."""
+    return replay_rule(domain, slot, writes, reads, **{**sizes, "first": sizes["first"] + 1})
+
+
+@block
+def read_while_written(domain: Any, slot: Any, writes: Any, reads: Any, **sizes: Any) -> Any:
+    """`replay_rule` that lets a version be read when its first burst is on its way."""
+    early = Bursts()
+    early.may_start, early.first, early.last = writes.may_start, writes.first, writes.last
+    early.started, early.done = writes.started, writes.done
+
+    @always_comb
+    def tell() -> None:
+        early.tensor_done.next = writes.started and writes.first
+
+    return replay_rule(domain, slot, early, reads, **sizes), tell
+
+
+@pytest.mark.parametrize("faulty", [read_at_once, read_too_often, read_while_written], ids=lambda made: made.__name__)
+def test_a_version_that_is_read_when_it_should_not_is_seen(faulty: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    unit = replay(64, 3, 1, kind=LoadedReplay)
+    replays(unit, FAST, Backend.MYHDL, 2, 0.5)
+    monkeypatch.setattr(store_module, "replay_rule", faulty)
+    with pytest.raises((AssertionError, ContractViolation)):
+        replays(unit, FAST, Backend.MYHDL, 2, 0.5)
 
 
 # --------------------------------------------------------------------------------------------- constants
@@ -495,6 +553,7 @@ UNITS: list[Unit] = [
     FIFOS[4],
     RINGS[0],
     replay(22, 3, 1),
+    replay(22, 3, 1, kind=LoadedReplay),
     constant(22),
     LoadedConstant(format=FORM, element_bits=16, x_lanes=2, y_lanes=1, elements=22, burst=4, prefetch=12),
     AxiMerge(format=FORM, cut=False),

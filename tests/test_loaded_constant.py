@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from myhdl import Signal, always, always_comb, block, intbv
 
-from dagtrain.emission.design import design_cluster
+from dagtrain.cosim.simulator import Simulator
+from dagtrain.emission.design import ClusterDesign, design_cluster
+from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.state import restored
 from dagtrain.graph.builder import GraphBuilder
 from dagtrain.graph.ir import Graph
@@ -20,6 +22,7 @@ from dagtrain.passes.calibrate import calibrate
 from dagtrain.passes.freeze_layers import freeze_layers
 from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.passes.memory_home import keep_in_dram
+from dagtrain.progress import Silent
 from dagtrain.training.emulator import Emulator
 from dagtrain.training.feeds import synthetic_feeds
 from hdl.convert.netlist import Direction
@@ -33,7 +36,7 @@ from hdl.signals import ClockReset
 from hdl.simulate import Backend, Design, StreamPort, run_streams
 from hdl.simulate.models.dram import dram_model
 from hdl.stream import Stream
-from tests.cosim_support import DEVICES, TINY_CYCLES, TINY_DRAM, deliver, placement
+from tests.cosim_support import DEVICES, TINY_CYCLES, TINY_DRAM, deliver, placement, simulate_design
 from tests.test_state_access import BATCH, BEHIND, LIBRARY, Cluster, feeds_of, state_of
 
 FORM = AxiFormat(data_bits=64, address_bits=12)
@@ -211,14 +214,28 @@ def frozen_net() -> Graph:
     return keep_in_dram(graph, ["conv2", "conv2.error"])
 
 
+def frozen_design() -> ClusterDesign:
+    graph = frozen_net()
+    return design_cluster(
+        graph, placement(graph, "updates apart"), DEVICES, TINY_CYCLES, LIBRARY, word_bits=64, dram=TINY_DRAM,
+        state_access=True,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_co_simulation_loads_and_compares_frozen_weights_in_dram(tmp_path: Path) -> None:
+    design = frozen_design()
+    run = simulate_design(
+        design, LIBRARY, [feeds_of(design.graph, 0)], tmp_path, Simulator.ICARUS, NetworkModel(latency_cycles=20), 32,
+        3, Silent(), hold_cycles=32,
+    )  # fmt: skip
+    assert run.mismatches == ()
+
+
 def test_devices_train_with_the_frozen_weights_that_a_host_loads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    emitted = frozen_net()
-    design = design_cluster(
-        emitted, placement(emitted, "updates apart"), DEVICES, TINY_CYCLES, LIBRARY, word_bits=64, dram=TINY_DRAM,
-        state_access=True,
-    )  # fmt: skip
+    emitted, design = frozen_net(), frozen_design()
     cluster = Cluster(design, deliver(design, LIBRARY, tmp_path / "emit"), tmp_path)
     # other frozen weights than those that were emitted
     (key,) = {name for name in emitted.parameters if name.startswith("conv2.w")}

@@ -18,7 +18,7 @@ from myhdl._Signal import _Signal
 import hdl
 from hdl.dram.axi import AxiFormat, AxiMerge
 from hdl.dram.deal import Collect, Deal
-from hdl.dram.store import DramConstant, DramFifo, DramReplay
+from hdl.dram.store import DramConstant, DramFifo, DramReplay, LoadedReplay
 from hdl.dram.widen import AxiWiden
 from hdl.elaboration.ports import subblocks
 from hdl.engine.codec.bursts import Bursts
@@ -269,7 +269,7 @@ def units() -> tuple[Unit, ...]:
         ReceivePool(format=link, regions=(4, 5), stages=(2, 16)), Ingress(**ends, depth=7, pooled=True),
         CreditWord(format=link),
         DramFifo(**stored, capacity=3), DramReplay(**stored, batch=4, staleness=2), DramConstant(**stored),
-        LoadedConstant(**stored),
+        LoadedConstant(**stored), LoadedReplay(**stored, batch=4, staleness=2),
         AxiMerge(format=axi),
         AxiWiden(narrow=axi.narrowed(16), wide=axi, burst=2), ClockCrossing(payload_bits=link.payload_bits),
         Compressor(bursts=bursts), Decompressor(bursts=bursts),

@@ -186,12 +186,21 @@ def test_new_weights_come_later_by_the_way_from_their_store() -> None:
     assert depths[0].keys() == {edge for edge, *_ in graph.edges}
 
 
-def test_state_that_lies_in_stores_can_not_be_loaded_and_each_is_named() -> None:
-    graph = fold_graph(remote_memory(tiny_net(), ["conv1", "conv2.w.update"]), TINY_CYCLES)
-    with pytest.raises(DagtrainError) as caught:
-        access_state(graph)
-    assert "conv1.store: has the memory of another node" in str(caught.value)
-    assert "conv2.w.update: its masters and momenta lie in a store of their own" in str(caught.value)
+def test_a_store_of_what_is_loaded_begins_with_nothing() -> None:
+    graph = fold_graph(remote_memory(tiny_net(), TINY), TINY_CYCLES)
+    loaded = access_state(graph)
+    for name in TINY:
+        before, after = (found.by_name[store_of(name)].layer for found in (graph, loaded))
+        assert isinstance(before, WeightStore | RingStore)
+        assert isinstance(after, WeightStore | RingStore)
+        assert before.store.preload == (name != "conv1.gradient")
+        assert after.store.preload == 0
+        # a memory of its own kind, but for sums, which begin with nothing anyway
+        assert (before.built == after.built) == (name == "conv1.gradient")
+        assert not after.is_link
+    frozen = replace(loaded.by_name["conv1.store"].layer, frozen=True)  # type: ignore[type-var]
+    assert isinstance(frozen, WeightStore)
+    assert frozen.store.preload == 1
 
 
 # ---- whole clusters

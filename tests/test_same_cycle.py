@@ -13,7 +13,7 @@ from hdl.convert.handshakes import broken_streams
 from hdl.convert.netlist import Instance, Module, Wire
 from hdl.dram.axi import AxiFormat, AxiMerge
 from hdl.dram.deal import Collect, Deal
-from hdl.dram.store import DramConstant, DramFifo, DramReplay
+from hdl.dram.store import DramConstant, DramFifo, DramReplay, LoadedReplay
 from hdl.dram.widen import AxiWiden
 from hdl.elaboration.patches import forgotten_signals
 from hdl.engine.codec.bursts import Bursts
@@ -53,6 +53,7 @@ UNITS: list[Unit] = [
     Collect(payload_bits=6, parts=2),
     DramFifo(format=AXI, element_bits=16, x_lanes=4, y_lanes=2, elements=128, capacity=2),
     DramReplay(format=AXI, element_bits=16, x_lanes=4, y_lanes=2, elements=128, batch=3, staleness=1),
+    LoadedReplay(format=AXI, element_bits=16, x_lanes=4, y_lanes=2, elements=128, batch=3, staleness=1),
     DramConstant(format=AXI, element_bits=16, x_lanes=2, y_lanes=2, elements=128),
     *(CompressedEnd(bursts=Bursts(codec=IntegerCodec(5), elements=18, lanes=4), lanes=n) for n in (1, 2, 6, 9)),
     *(DecompressedEnd(bursts=Bursts(codec=IntegerCodec(5), elements=18, lanes=4), lanes=n) for n in (1, 2, 6, 9)),

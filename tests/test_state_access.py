@@ -33,14 +33,14 @@ from dagtrain.passes.access_state import access_state
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.calibrate import calibrate
 from dagtrain.passes.fold import fold_graph
+from dagtrain.passes.freeze_layers import freeze_layers
 from dagtrain.passes.insert_forks import insert_forks
-from dagtrain.passes.memory_home import keep_in_dram
 from dagtrain.progress import Silent
 from dagtrain.training.emulator import Emulator
 from dagtrain.training.feeds import synthetic_feeds
 from hdl.cache import cache_folder
 from hdl.convert.netlist import Direction
-from hdl.engine.weights import access, update, update_access
+from hdl.engine.weights import access, update, update_access, update_outside_access
 from hdl.engine.weights.records import Kind, Record, StateError, records_of, start, words_of
 from hdl.errors import DagtrainError, DeadlockError
 from hdl.layers.base import Layer
@@ -65,11 +65,16 @@ BEHIND = 3
 def plain_net(staleness: int) -> Graph:
     """A streaming graph of all kinds of state: weights, statistics, random bits of frames, a rate that changes."""
     recipe = Recipe(batch=BATCH, staleness=staleness, weight_decay=1e-3, learning_rate=0.1, warm_up=20)
+    training = differentiate(forward_net(recipe))
+    return insert_forks(calibrate(training, [synthetic_feeds(training, BATCH, seed) for seed in range(2)]))
+
+
+def forward_net(recipe: Recipe) -> Graph:
+    """It before it was differentiated."""
     builder = GraphBuilder("plain", recipe, seed=3)
     x = builder.relu(builder.norm(builder.conv(builder.input(4, 4, 1), 2, 3, padding=1)))
     x = builder.dropout(x, 0.3)
-    training = differentiate(builder.classify(builder.gemm(builder.global_average_pool(x), 3)))
-    return insert_forks(calibrate(training, [synthetic_feeds(training, BATCH, seed) for seed in range(2)]))
+    return builder.classify(builder.gemm(builder.global_average_pool(x), 3))
 
 
 def feeds_of(graph: Graph, batch: int) -> Feeds:
@@ -78,7 +83,8 @@ def feeds_of(graph: Graph, batch: int) -> Feeds:
 
 def state_of(executor: Executor) -> Dumped:
     """What devices that do as the executor does would dump."""
-    found = {node.name: tuple(node.layer.state_words(executor.states[node.name])) for node in executor.graph.nodes}
+    nodes = executor.graph.computing.nodes
+    found = {node.name: tuple(node.layer.state_words(executor.states[node.name])) for node in nodes}
     return Dumped(executor.batches, {name: words for name, words in found.items() if words})
 
 
@@ -181,13 +187,13 @@ def test_states_of_other_devices_or_batches_are_refused() -> None:
 
 
 def test_state_that_cannot_be_loaded_is_named_with_its_reason() -> None:
-    graph = keep_in_dram(plain_net(0), ["conv1.w.update", "conv1"])
+    frozen = freeze_layers(forward_net(Recipe(batch=BATCH)), ["norm1"])
+    graph = insert_forks(differentiate(frozen))
     with pytest.raises(DagtrainError) as caught:
         access_state(fold_graph(graph, TINY_CYCLES))
     message = str(caught.value)
-    assert "conv1.w.update: its masters and momenta lie in DRAM" in message
-    assert "conv1: its weights lie in DRAM, and their first version stands in the memory's image" in message
-    assert [problem.where for problem in caught.value.problems] == ["conv1", "conv1.w.update"]
+    assert "norm1: its scale and shift are frozen, and its statistics begin as the images have them" in message
+    assert [problem.where for problem in caught.value.problems] == ["norm1", "norm1.backward"]
 
 
 # ---- devices
@@ -380,7 +386,7 @@ LOADED = {
     "OnlineNorm": (0, 13),
     "OnlineNormBackward": (6, 9, 15),
     "StochasticDepth": (0,),
-    "Update": (7, 9),
+    "Update": (6, 7, 9, 10),
 }
 
 
@@ -446,15 +452,49 @@ def not_sent_again(clk: Any, fire: Any, loaded: Any, made: Any, *, shape: Any) -
     return update.delay_line(clk, fire, made, cycles=update.VIEW_AT + shape.later)
 
 
+@block
+def not_taken_back(domain: Any, giving: Any, ring: Any, *, beats: int) -> Any:
+    """`ring_state` that never says that state is outside, so that the first round stays there."""
+    other = update_outside_access.RingState()
+    other.writes, other.copies, other.wanted = ring.writes, ring.copies, ring.wanted
+    return ring_state(domain, giving, other, beats=beats)
+
+
+@block
+def taken_back_too_early(domain: Any, giving: Any, ring: Any, *, beats: int) -> Any:
+    """`ring_state` that takes state to be outside when the first beat of it is."""
+    other = update_outside_access.RingState()
+    other.writes, other.copies, other.wanted = ring.writes, ring.copies, ring.wanted
+
+    @always(domain.clk.posedge)
+    def early() -> None:
+        ring.filled.next = ring.filled or ring.writes
+        if domain.rst:
+            ring.filled.next = False
+
+    return ring_state(domain, giving, other, beats=beats), early
+
+
+ring_state = update_outside_access.ring_state
+
+
 # twice those that the traffic takes
 FAULT_CYCLES = 1_500
-UPDATE = Update.examples()[-1]
+UPDATE, OUTSIDE = (layer for layer in Update.examples() if layer.accessed)
 COUNTING = next(layer for layer in BiasGradient.examples() if layer.accessed)
 FAULTS: Mapping[str, tuple[Layer, Any, str, Any, type[Exception]]] = {
     "a word of momentum is lost": (UPDATE, update_access, "shared_memory", first_momentum_lost, AssertionError),
     "an update's counter is not restored": (UPDATE, access, "begin_counter", counters_not_restored, AssertionError),
     "a gradient's counter is not restored": (COUNTING, access, "begin_counter", counters_not_restored, AssertionError),
     "version 0 is not sent": (UPDATE, update, "mark_either", not_sent_again, DeadlockError),
+    "the first round stays outside": (OUTSIDE, update_outside_access, "ring_state", not_taken_back, AssertionError),
+    "the first round is taken too early": (
+        OUTSIDE,
+        update_outside_access,
+        "ring_state",
+        taken_back_too_early,
+        DeadlockError,
+    ),
 }
 
 

@@ -17,7 +17,7 @@ from hdl.layers.base import Layer
 from hdl.layers.store import block_store
 from hdl.layers.store.ring_store import RingStore
 from hdl.layers.store.weight_store import WeightStore
-from hdl.recipe import Recipe
+from hdl.recipe import LoadedRecipe, Recipe
 from hdl.signals import ClockReset
 from hdl.simulate import Backend, run_streams
 from hdl.streams import counter
@@ -42,21 +42,25 @@ def case(layer: Layer, sink: str, came: Sequence[Sequence[int]], held: Sequence[
     return Case(layer, {sink: list(itertools.chain(*came))}, {"y": left}, images, {})
 
 
-def replay_case(batch: int, staleness: int, seed: int) -> Case:
-    """All frames that can be given, by the recipe alone."""
-    recipe = Recipe(batch=batch, staleness=staleness)
-    layer = WeightStore(**SHAPE, recipe=recipe)  # type: ignore[arg-type]
-    versions = random_beats(layer, 1 + VERSIONS, seed)
-    frames = itertools.takewhile(lambda frame: recipe.version(frame) <= VERSIONS, itertools.count())
-    left = [beat for frame in frames for beat in versions[recipe.version(frame)]]
-    return case(layer, "w", versions[1:], versions[0], left)
+def replay_case(batch: int, staleness: int, seed: int, loaded: bool = False) -> Case:
+    """All frames that can be given, by the recipe alone; where state is loaded the image is never read."""
+    plain = Recipe(batch=batch, staleness=staleness)
+    recipe = LoadedRecipe.of(plain)
+    layer = WeightStore(**SHAPE, recipe=recipe if loaded else plain)  # type: ignore[arg-type]
+    image, *versions = random_beats(layer, 1 + VERSIONS, seed)
+    version = recipe.loaded_version if loaded else plain.version
+    given = versions if loaded else [image, *versions]
+    frames = itertools.takewhile(lambda frame: version(frame) < len(given), itertools.count())
+    return case(layer, "w", versions, image, [beat for frame in frames for beat in given[version(frame)]])
 
 
-def ring_case(capacity: int, preload: int, seed: int, tensors: int = 6) -> Case:
-    layer = RingStore(**SHAPE, kind=Kind.STATE, capacity=capacity, preload=preload)  # type: ignore[arg-type]
+def ring_case(capacity: int, preload: int, seed: int, tensors: int = 6, loaded: bool = False) -> Case:
+    """What stands there at the start, and then what comes; where state is loaded that alone."""
+    recipe = LoadedRecipe() if loaded else Recipe()
+    layer = RingStore(**SHAPE, kind=Kind.STATE, capacity=capacity, preload=preload, recipe=recipe)  # type: ignore[arg-type]
     beats = random_beats(layer, preload + tensors, seed)
     held = list(itertools.chain(*beats[:preload]))
-    return case(layer, "x", beats[preload:], held, list(itertools.chain(*beats)))
+    return case(layer, "x", beats[preload:], held, list(itertools.chain(*beats[preload * loaded :])))
 
 
 REPLAYS = [(1, 0), (1, 1), (3, 0), (3, 2), (4, 4)]
@@ -65,14 +69,16 @@ RINGS = [(1, 0), (1, 1), (3, 2)]
 
 @pytest.mark.parametrize(("batch", "staleness"), REPLAYS)
 @pytest.mark.parametrize("stall", [0.0, 0.5])
-def test_every_frame_gets_the_weights_of_its_version(batch: int, staleness: int, stall: float) -> None:
-    found = replay_case(batch, staleness, seed=51)
+@pytest.mark.parametrize("loaded", [False, True], ids=["", "loaded"])
+def test_every_frame_gets_the_weights_of_its_version(batch: int, staleness: int, stall: float, loaded: bool) -> None:
+    found = replay_case(batch, staleness, 51, loaded)
     assert_equal_bits(found, design_of(found), Backend.MYHDL, 52, stall)
 
 
+@pytest.mark.parametrize("loaded", [False, True], ids=["", "loaded"])
 @pytest.mark.parametrize("backend", [Backend.ICARUS, Backend.VERILATOR])
-def test_the_verilog_of_a_replay_behaves_alike(backend: Backend) -> None:
-    found = replay_case(3, 2, seed=53)
+def test_the_verilog_of_a_replay_behaves_alike(backend: Backend, loaded: bool) -> None:
+    found = replay_case(3, 2, 53, loaded)
     assert_equal_bits(found, design_of(found), backend, 54)
 
 
@@ -83,6 +89,12 @@ def test_a_ring_first_yields_what_stands_there_then_what_was_written_back(
 ) -> None:
     found = ring_case(capacity, preload, seed=55)
     assert_equal_bits(found, design_of(found), Backend.MYHDL, 56, stall)
+
+
+@pytest.mark.parametrize("stall", [0.0, 0.5])
+def test_a_ring_whose_state_is_loaded_yields_nothing_else(stall: float) -> None:
+    found = ring_case(1, 1, seed=64, loaded=True)
+    assert_equal_bits(found, design_of(found), Backend.MYHDL, 65, stall)
 
 
 def test_the_verilog_of_a_ring_behaves_alike() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,14 @@ from hdl.dram.axi import Axi, AxiFormat
 from hdl.dram.store import DramFifo, dram_store
 from hdl.engine.arithmetic.scalar import Scalar
 from hdl.engine.weights.update import PIPELINE, RESULTS, update_outside
+from hdl.engine.weights.update_outside_access import update_outside_accessed
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed
 from hdl.layers.beats import to_beats
-from hdl.layers.storage import Home
+from hdl.layers.capabilities import with_loaded_state
+from hdl.layers.storage import DUMP, LOAD, Home
 from hdl.layers.wiring.update import MASTER_EXTRA, Update
-from hdl.recipe import Recipe
+from hdl.recipe import Recipe, Schedule
 from hdl.signals import ClockReset
 from hdl.simulate import Backend, Design, Direction, Run, StreamPort, run_streams
 from hdl.simulate.models.dram import dram_model
@@ -30,7 +33,7 @@ from tests.layer_support import Case, assert_equal_bits, design_of, elaborate, m
 
 # with state on chip, and with state from outside; tests/test_state_access.py has those that load theirs by streams
 EXAMPLES = [layer for layer in Update.examples() if not layer.rings and not layer.recipe.loaded]
-OUTSIDE = [layer for layer in Update.examples() if layer.rings]
+OUTSIDE = [layer for layer in Update.examples() if layer.rings and not layer.recipe.loaded]
 
 
 def initial(layer: Update, rng: np.random.Generator, scale: float = 0.2) -> np.ndarray:
@@ -387,21 +390,37 @@ def ring_unit(layer: Update) -> DramFifo:
     return DramFifo(
         format=FORM, element_bits=ring.back.tensor.fixed.width, x_lanes=ring.out.lanes, y_lanes=ring.back.lanes,
         elements=ring.back.tensor.elements, burst=BURST, prefetch=2 * BURST,
-        capacity=ring.capacity, preload=ring.preload,
+        capacity=ring.capacity, preload=0 if ring.loaded else ring.preload,
     )  # fmt: skip
 
 
 @block
 def update_in_dram(
-    domain: ClockReset, base: Any, g: Stream, w: Stream, errors: Stream, *, layer: Update, contents: Any
+    domain: ClockReset,
+    base: Any,
+    g: Stream,
+    w: Stream,
+    errors: Stream,
+    load: Stream | None = None,
+    dump: Stream | None = None,
+    *,
+    layer: Update,
+    contents: Any,
 ) -> Any:
     """The circuit, its ring and a slow memory; ``errors`` is valid after an error."""
     unit = ring_unit(layer)
     back, out = Stream(unit.streams["y"]), Stream(unit.streams["x"])
     port, error = Axi(FORM), Signal(bool(0))
-    circuit = update_outside(domain, g, back, w, out, shape=layer.circuit_shape)
+    if load is None or dump is None:
+        circuit = update_outside(domain, g, back, w, out, shape=layer.circuit_shape, images=contents)
+    else:
+        circuit = update_outside_accessed(
+            domain, g, back, w, out, load, dump, shape=layer.circuit_shape, images=contents
+        )  # fmt: skip
     ring = dram_store(domain, base, out, back, port, error, unit=unit)
-    model = dram_model(domain, port, form=FORM, depth=DEPTH, latency=25, cycles=2, stall_256=60, contents=contents)
+    model = dram_model(
+        domain, port, form=FORM, depth=DEPTH, latency=25, cycles=2, stall_256=60, contents=contents.get("dram")
+    )  # fmt: skip
 
     @always_comb
     def watch() -> None:
@@ -417,6 +436,15 @@ RINGS = [
     Update(shape=(BURST,), recipe=Recipe(batch=2), w_lanes=2, state=Home.DRAM),
     OUTSIDE[0],
 ]
+# the same with state that is loaded once or twice, and with rates of a schedule
+LOADED_RINGS = [
+    with_loaded_state(replace(layer, recipe=replace(layer.recipe, **settings), begun=begun))
+    for layer, settings, begun in (
+        (RINGS[0], {"warm_up": 5}, 0),
+        (RINGS[1], {"staleness": 1}, 7),
+        (RINGS[2], {"staleness": 2, "schedule": Schedule.STEP, "period": 2}, 2),
+    )
+]
 
 
 def ring_case(layer: Update, batches: int, held: dict[str, list[int]] | None = None) -> tuple[Case, Design]:
@@ -425,22 +453,37 @@ def ring_case(layer: Update, batches: int, held: dict[str, list[int]] | None = N
     unit = ring_unit(layer)
     beats = layer.rings[0].back.beats
     image = [0] * DEPTH
-    image[BASE : BASE + unit.region_words] = unit.image([case.inputs["state_in"][:beats]], layer.w_lanes)
+    if layer.accessed:
+        # what nobody may read
+        image[BASE : BASE + unit.region_words] = [0xDEAD_BEEF] * unit.region_words
+    else:
+        image[BASE : BASE + unit.region_words] = unit.image([case.inputs["state_in"][:beats]], layer.w_lanes)
+    widths = {name: layer.port(name).payload_bits for name in ("g", "w")} | {"errors": 1}
+    widths |= {port.name: port.payload_bits for port in (LOAD, DUMP) if layer.accessed}
 
     def factory(images: Any) -> Any:
         domain, base = ClockReset(), Signal(intbv(0)[FORM.address_bits :])
-        streams = (Stream(layer.port("g").payload_bits), Stream(layer.port("w").payload_bits), Stream(1))
-        circuit = update_in_dram(domain, base, *streams, layer=layer, contents=images.get("dram"))
+        streams = (Stream(width) for width in widths.values())
+        circuit = update_in_dram(domain, base, *streams, layer=layer, contents=images)
         if held is not None:
             circuit.subs = [*circuit.subs, watch_memories(domain.clk, circuit, held)]
         return circuit
 
-    ports = (
-        StreamPort("g", layer.port("g").payload_bits, Direction.IN),
-        StreamPort("w", layer.port("w").payload_bits, Direction.OUT),
-        StreamPort("errors", 1, Direction.OUT),
-    )
-    return case, Design("update_in_dram", factory, ports, {"dram": image}, {"base": BASE})
+    ports = [
+        StreamPort(name, width, Direction.IN if name in case.inputs else Direction.OUT)
+        for name, width in widths.items()
+    ]
+    return case, Design("update_in_dram", factory, tuple(ports), {"dram": image, **case.images}, {"base": BASE})
+
+
+def through_memory(case: Case, design: Design, backend: Backend, seed: int, stall: float = 0.0, **options: Any) -> None:
+    """Every beat that leaves the circuit for others than the memory is that of the case."""
+    inside = {port.name for ring in case.layer.rings for port in (ring.back, ring.out)}
+    sent = {name: beats for name, beats in case.inputs.items() if name not in inside}
+    wanted = {name: beats for name, beats in case.outputs.items() if name not in inside}
+    counts = {name: len(beats) for name, beats in wanted.items()}
+    run = run_streams(backend, design, sent, counts, seed=seed, stall_probability=stall, **options)
+    assert run.outputs == {**wanted, "errors": []}, f"seed {seed}"
 
 
 @pytest.mark.parametrize(
@@ -450,10 +493,11 @@ def ring_case(layer: Update, batches: int, held: dict[str, list[int]] | None = N
         pytest.param(
             layer,
             backend,
-            id=f"{name_of(layer)}-{backend.value}",
-            marks=[pytest.mark.slow] if layer is RINGS[-1] and backend is not Backend.VERILATOR else [],
+            id=f"{name_of(layer)}-{backend.value}{'-loaded' * layer.accessed}",
+            marks=[pytest.mark.slow] if layer is layers[-1] and backend is not Backend.VERILATOR else [],
         )
-        for layer in RINGS
+        for layers in (RINGS, LOADED_RINGS)
+        for layer in layers
         for backend in Backend
     ],
 )
@@ -461,14 +505,16 @@ def test_a_ring_through_memory_changes_no_weight_over_many_batches(layer: Update
     case, design = ring_case(layer, batches=6)
     # the block itself takes seconds a run, and stalls the more
     for seed, stall in ((2, 0.4),) if backend is Backend.MYHDL else ((1, 0.0), (2, 0.4)):
-        counts = {"w": len(case.outputs["w"])}
-        run = run_streams(backend, design, {"g": case.inputs["g"]}, counts, seed=seed, stall_probability=stall)
-        assert run.outputs["w"] == case.outputs["w"], f"seed {seed}"
-        assert run.outputs["errors"] == [], f"seed {seed}"
+        through_memory(case, design, backend, seed, stall)
 
 
 @pytest.mark.parametrize(
-    "layer", [*RINGS[:-1], pytest.param(RINGS[-1], marks=pytest.mark.slow)], ids=[name_of(layer) for layer in RINGS]
+    "layer",
+    [
+        pytest.param(layer, id=f"{name_of(layer)}{'-loaded' * layer.accessed}", marks=[pytest.mark.slow] * last)
+        for layers in (RINGS, LOADED_RINGS)
+        for layer, last in zip(layers, (False, False, True), strict=True)
+    ],
 )
 def test_after_training_the_memory_holds_the_final_state_and_nothing_else_changed(layer: Update) -> None:
     held: dict[str, list[int]] = {}
@@ -476,11 +522,10 @@ def test_after_training_the_memory_holds_the_final_state_and_nothing_else_change
     beats, unit = layer.rings[0].back.beats, ring_unit(layer)
     final = case.outputs["state_out"][-beats:]
     assert final != case.inputs["state_in"][:beats]
-    counts = {"w": len(case.outputs["w"])}
     # the last burst's way into the memory
     drain = 200 + 4 * unit.region_words
-    run_streams(Backend.MYHDL, design, {"g": case.inputs["g"]}, counts, seed=1, drain_cycles=drain)
+    through_memory(case, design, Backend.MYHDL, 1, drain_cycles=drain)
     wanted = list(design.images["dram"])
     words = unit.words(final, layer.w_lanes)
     wanted[BASE : BASE + len(words)] = words
-    assert held == {"dram": wanted}
+    assert held == {**case.images, "dram": wanted}

@@ -280,7 +280,7 @@ def _ring_dumps(device: DeliveredDevice, memory: MemoryRecord, path: str) -> lis
         held = region.contents
         if held and held.is_state:
             file_name = f"{device.manifest.top}.{verilog_name(region.name)}.mem"
-            first, last = region.base, region.base + region.words - 1
+            first, last = region.base, region.base + held.used(memory.format) - 1
             name = device.manifest.device
             found.append(Dump(name, held.node, held.image, file_name, path, first, last, held, memory.format))
     return found

@@ -120,7 +120,7 @@ def _initial_words(device: DeliveredDevice, golden: Executor) -> Iterator[tuple[
         yield image.node, image.image, image.file, device.words(image)
     for memory in manifest.memory or ():
         parts = dict(device.memory_words(memory))
-        regions = {region.base: region for region in memory.regions if region.contents}
+        regions = {r.base: r for r in memory.regions if r.contents and not r.contents.loaded}
         if parts.keys() != regions.keys():
             raise DeliveryError(
                 f"{device.folder / memory.image} has other parts than the manifest", f"run `{COMMAND}` again"

@@ -13,6 +13,7 @@ from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.manifest import ContentsRecord, StateRecord
 from dagtrain.emission.memory import MemoryModel
 from hdl.dram.axi import AxiFormat
+from hdl.recipe import first_frames
 
 # the outermost module, with which all names of modules of the bench begin, and the module of all FPGAs
 BENCH = "dagtrain_bench"
@@ -41,10 +42,9 @@ class BenchOptions:
     # quarter of them at random; 0: neither
     hold_cycles: int = 0
 
-    @property
-    def reads(self) -> tuple[int, int]:
-        """Frames that read version 0 of weights, and every later one."""
-        return self.batch + self.staleness, self.batch
+    def reads(self, loaded: bool) -> tuple[int, int]:
+        """Frames that read the first version of weights, and every later one."""
+        return first_frames(self.batch, self.staleness, loaded), self.batch
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -126,10 +126,12 @@ class Watch:
         self.declarations.append(f"{watched.kind.module} #({values}) watcher{number} ({connections});")
 
 
-def watch(devices: Sequence[DeliveredDevice], reads: tuple[int, int], prefix: str = "dut.fpga_") -> Watch:
+def watch(
+    devices: Sequence[DeliveredDevice], reads: Callable[[bool], tuple[int, int]], prefix: str = "dut.fpga_"
+) -> Watch:
     """Watchers of all that the manifests tell of; the tops are instances ``<prefix><top>``.
 
-    ``reads``: frames that read version 0 of weights, and every later one."""
+    ``reads``: frames that read the first version of weights, and every later one, by whether these are loaded."""
     found = Watch()
     for device in devices:
         manifest = device.manifest
@@ -230,7 +232,7 @@ def _watch_adapters(found: Watch, device: DeliveredDevice, prefix: str) -> None:
             adapter.watch(found, device, prefix, 2 * (x.payload_bits + y.payload_bits), {})
 
 
-def _watch_stores(found: Watch, device: DeliveredDevice, prefix: str, reads: tuple[int, int]) -> None:
+def _watch_stores(found: Watch, device: DeliveredDevice, prefix: str, reads: Callable[[bool], tuple[int, int]]) -> None:
     """Units in front of DRAM, and streams that are dealt out to several."""
     manifest = device.manifest
     # region -> bits
@@ -239,10 +241,13 @@ def _watch_stores(found: Watch, device: DeliveredDevice, prefix: str, reads: tup
         image = dict(device.memory_words(memory))
         for region in memory.regions:
             role, axi = store_role(region.name), f"{store_port(region.name)}_"
-            xs, (y,) = (
+            xs, (y, *others) = (
                 [one for one in manifest.streams if getattr(one, end) == role and not one.net.startswith(axi)]
                 for end in ("reader", "writer")
             )
+            if others:
+                # a link of the chain of state, whose words are compared
+                continue
             store = _Between(Watched(Kind.STORE, manifest.device, role, y.net), xs[0] if xs else None, y)
             more = {"PATIENCE": 0, **_contents(found, manifest.top, store, memory, region, image, reads)}
             held[region.name] = (region.words + QUEUED_WORDS) * memory.format.data_bits
@@ -264,22 +269,24 @@ def _contents(
     memory: MemoryRecord,
     region: RegionRecord,
     image: Mapping[int, Sequence[int]],
-    reads: tuple[int, int],
+    reads: Callable[[bool], tuple[int, int]],
 ) -> dict[str, int | str]:
     """Parameters of a watcher for what stands in a region at the start; ``image``: first word -> words."""
     held = region.contents
     if held is None:
         return {}
     bits, parts = store.bits, store.y.payload_bits // store.bits
-    beats = held.beats(image[region.base], memory.format)
-    words = tuple(beat >> (bits * part) & ((1 << bits) - 1) for beat in beats for part in range(parts))
-    name = f"{top}.{verilog_name(region.name)}.watched.mem"
-    found.files[name] = Loaded(words, bits)
-    loaded: dict[str, int | str] = {"LOADED": len(words), "FILE": f'"{name}"'}
+    loaded: dict[str, int | str] = {"LOADED": 0}
+    if not held.loaded:
+        beats = held.beats(image[region.base], memory.format)
+        words = tuple(beat >> (bits * part) & ((1 << bits) - 1) for beat in beats for part in range(parts))
+        name = f"{top}.{verilog_name(region.name)}.watched.mem"
+        found.files[name] = Loaded(words, bits)
+        loaded = {"LOADED": len(words), "FILE": f'"{name}"'}
     if held.is_state and store.x is not None:
         return loaded
     # weights, which every frame reads
-    first, later = (FOREVER, FOREVER) if store.x is None else reads
+    first, later = (FOREVER, FOREVER) if store.x is None else reads(held.loaded)
     return {**loaded, "TENSOR": held.elements * held.element_bits // bits, "FIRST": first, "LATER": later}
 
 

@@ -452,7 +452,7 @@ def _add_outside(assembly: Assembly, graph: Graph, node: Node, memory: MemoryPor
         out = outside_net(node.name, ring.out), ring.out.payload_bits
         back = outside_net(node.name, ring.back), ring.back.payload_bits
         nets = _between_queues(assembly, memory, ring_region(node.name, ring), out, back)
-        preloaded = first_images(graph, node)[ring.name] if ring.preload else ()
+        preloaded = first_images(graph, node)[ring.name] if ring.preload and not ring.loaded else ()
         memory.add_ring(node.name, ring, preloaded, nets)
     for port in node.layer.fetched:
         region = fetched_region(node.name, port)

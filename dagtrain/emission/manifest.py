@@ -121,6 +121,8 @@ class ContentsRecord:
     image: str
     # training state: what stands there at the end is a result
     is_state: bool
+    # whether it comes by streams, and the image leaves it out
+    loaded: bool = False
     tensors: int
     # of a tensor
     elements: int
@@ -137,6 +139,12 @@ class ContentsRecord:
         unit = self._unit(form)
         words = regroup(region, form.data_bits, self.word_bits)
         return [beat for tensor in range(self.tensors) for beat in unit.beats(words, tensor, self.lanes)]
+
+    def used(self, form: AxiFormat) -> int:
+        """Words of the region until the end of its last tensor, behind which nobody writes."""
+        unit = self._unit(form)
+        narrow = (self.tensors - 1) * unit.tensor_bursts * unit.burst + unit.tensor_words
+        return -(-narrow * self.word_bits // form.data_bits)
 
     def words(self, beats: Sequence[int], form: AxiFormat) -> list[int]:
         """The inverse of `beats`."""
@@ -364,6 +372,9 @@ class Manifest:
         for crossing in (*plain["egress"], *plain["ingress"]):
             if crossing["coded"] is None:
                 del crossing["coded"]
+        for region in (region for memory in plain["memory"] or () for region in memory["regions"]):
+            if region["contents"] and not region["contents"]["loaded"]:
+                del region["contents"]["loaded"]
         return json.dumps(plain, indent=1) + "\n"
 
 

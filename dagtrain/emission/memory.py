@@ -63,7 +63,7 @@ def store_port(region: str) -> str:
 
 @dataclass(frozen=True)
 class Held:
-    """What a region starts with: a ring's state, version 0 of weights, or those that stay."""
+    """What a region starts with, or gets when state is loaded: a ring's, version 0 of weights, or those that stay."""
 
     node: str
     # name in `Layer.images`
@@ -72,6 +72,8 @@ class Held:
     is_state: bool
     tensors: int
     unit: DramUnit
+    # whether it comes by streams, and the image leaves it out
+    loaded: bool = False
 
 
 @dataclass(frozen=True)
@@ -195,10 +197,12 @@ class MemoryPort:
         version0: Sequence[int],
         nets: tuple[str, str],
     ) -> None:
-        """Two versions of a replayed tensor of ``node``, read once a frame; ``version0`` are beats of the sink."""
+        """Two versions of a replayed tensor of ``node``, read once a frame; ``version0`` are beats of the sink, where
+        these do not come by a stream."""
         stored = self.use.replay(source_lanes, sink, recipe)
-        held = Held(node, sink.name, False, 1, stored.unit)
-        self._add(edge, stored, _through(nets), stored.unit.image([version0], sink.lanes), held)
+        held = Held(node, sink.name, False, 1, stored.unit, recipe.loaded)
+        contents = () if recipe.loaded else stored.unit.image([version0], sink.lanes)
+        self._add(edge, stored, _through(nets), contents, held)
 
     def add_parked(
         self, edge: str, source_lanes: int, sink: Port, load_cycles: int, batch: int, nets: tuple[str, str]
@@ -211,7 +215,7 @@ class MemoryPort:
         stored = self.use.ring(ring)
         tensors = [preloaded[at : at + ring.back.beats] for at in range(0, len(preloaded), ring.back.beats)]
         contents = stored.unit.image(tensors, ring.back.lanes) if tensors else ()
-        held = Held(node, ring.name, True, ring.preload, stored.unit) if ring.preload else None
+        held = Held(node, ring.name, True, ring.preload, stored.unit, ring.loaded) if ring.preload else None
         self._add(f"{node}.{ring.name}", stored, _through(nets), contents, held)
 
     def add_constant(self, node: str, region: str, port: Port, beats: Sequence[int], net: str) -> None:
@@ -223,7 +227,7 @@ class MemoryPort:
     def add_loaded(self, node: str, region: str, port: Port, words: int, nets: Mapping[str, str]) -> None:
         """What a layer fetches through a port, and a host loads, by so many words; ``nets`` of load, dump and y."""
         stored = self.use.constant(port, words)
-        self._add(region, stored, nets, (), Held(node, port.name, True, 1, stored.unit))
+        self._add(region, stored, nets, (), Held(node, port.name, True, 1, stored.unit, loaded=True))
 
     def _add(
         self,

@@ -380,6 +380,7 @@ def _contents(held: Held) -> ContentsRecord:
         node=held.node,
         image=held.image,
         is_state=held.is_state,
+        loaded=held.loaded,
         tensors=held.tensors,
         elements=held.unit.elements,
         element_bits=held.unit.element_bits,

@@ -43,10 +43,11 @@ class Dumped:
 
 
 def links_of(nodes: Sequence[Node], graph: Graph) -> tuple[StateLink, ...]:
-    """Of the nodes of a folded graph that are links of a chain, in its order."""
+    """Of the nodes of a folded graph that are links of a chain, in its order; stores are none."""
     return tuple(
         StateLink(node=node.name, words=len(node.layer.state_words(node.layer.start(graph.initial(node)))))
         for node in nodes
+        if not node.layer.is_store
     )
 
 
@@ -76,12 +77,12 @@ def _earlier(executor: Executor) -> dict[str, State]:
     """States of updates that show the weights before the newest ones, which the first frames read; before the first
     batch these are the newest ones too."""
     values = executor.parameters()
-    for node in executor.graph.nodes:
+    for node in executor.graph.computing.nodes:
         for sink, codes in node.layer.stale(executor.states[node.name]).items():
             values[node.parameters[sink]] = node.layer.port(sink).tensor.fixed.decode(codes)
     return {
         node.name: node.layer.start({port.name: values[node.parameters[port.name]] for port in node.layer.sources})
-        for node in executor.graph.nodes
+        for node in executor.graph.computing.nodes
         if _sends_weights(node)
     }
 
@@ -155,7 +156,7 @@ def restored(graph: Graph, newest: Dumped, earlier: Dumped | None = None) -> Exe
         node.layer.with_state_words(executor.states[node.name], newest.words[node.name])
     if earlier is not None and graph.recipe.staleness:
         before = _weights(nodes, {node.name: _state(graph, node, earlier) for node in nodes})
-        for node in graph.nodes:
+        for node in graph.computing.nodes:
             sinks = [port for port in node.layer.sinks if is_delayed(node.layer, port)]
             codes = {p.name: p.tensor.fixed.encode(before[node.parameters[p.name]]) for p in sinks}
             if codes:

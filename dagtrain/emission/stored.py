@@ -10,7 +10,7 @@ from typing import Any
 
 from hdl.dram.axi import AxiFormat
 from hdl.dram.deal import elements_a_turn
-from hdl.dram.store import DramConstant, DramFifo, DramReplay, DramUnit
+from hdl.dram.store import DramConstant, DramFifo, DramReplay, DramUnit, LoadedReplay
 from hdl.engine.weights.loaded_constant import LoadedConstant
 from hdl.layers.storage import Ring
 from hdl.recipe import Recipe
@@ -107,7 +107,8 @@ class DramUse:
         """Two versions of a replayed sink's tensor."""
         least = max(source_lanes * sink.tensor.fixed.width, sink.payload_bits)
         fields, load = self._fields(sink, source_lanes, sink.lanes, Fraction(1), least)
-        unit = DramReplay(**fields, batch=recipe.batch, staleness=recipe.staleness)
+        make = LoadedReplay if recipe.loaded else DramReplay
+        unit = make(**fields, batch=recipe.batch, staleness=recipe.staleness)
         return Stored(unit=unit, reads=Fraction(1), writes=Fraction(1, recipe.batch), load=load)
 
     def constant(self, port: Port, words: int = 0) -> Stored:
@@ -128,7 +129,8 @@ class DramUse:
         """The FIFO between the two ports of a ring."""
         least = max(ring.out.payload_bits, ring.back.payload_bits)
         fields, load = self._fields(ring.out, ring.out.lanes, ring.back.lanes, ring.per_frame, least)
-        return self._stored(DramFifo(**fields, capacity=ring.capacity, preload=ring.preload), load, ring.per_frame)
+        preload = 0 if ring.loaded else ring.preload
+        return self._stored(DramFifo(**fields, capacity=ring.capacity, preload=preload), load, ring.per_frame)
 
     def bytes_per_frame(self, stored: Stored) -> Fraction:
         """That a memory is busy with a unit: twice the larger of reads and writes, as the port does both at once, or

@@ -36,10 +36,11 @@ def _kept_back(layer: Layer) -> str:
     if isinstance(layer, Batched) and layer.recipe.dealt:
         return "is one of several copies, whose count of frames and versions is not loaded yet; import without --copy"
     if layer.is_store:
-        return "has the memory of another node, and begins as its image has it; keep that memory on chip (--no-remote)"
-    if layer.replayed:
-        return "its weights lie in DRAM, and their first version stands in the memory's image"
+        # what comes there comes from an update, which loads it; frozen weights stay those of the image, as on chip
+        return ""
+    if layer.not_accessed:
+        return layer.not_accessed
     keeps = any(memory.is_state for memory in layer.memories()) and not layer.held_parameters
     if layer.accessed or not (keeps or any(ring.preload for ring in layer.rings) or isinstance(layer, Counting)):
         return ""
-    return layer.not_accessed or f"a {type(layer).__name__} has no port for what it keeps from batch to batch"
+    return f"a {type(layer).__name__} has no port for what it keeps from batch to batch"

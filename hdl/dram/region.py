@@ -5,8 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from hdl.dram.axi import AxiFormat
+from hdl.recipe import first_frames
 from hdl.streams.width import elements_per_word, wire_words
 
 
@@ -121,6 +123,8 @@ class Replay(Region):
     batch: int
     # frames, 0 … batch
     staleness: int
+    # whether the first version comes by the stream, too, as `hdl.recipe.LoadedRecipe` has it
+    loaded: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -135,7 +139,12 @@ class Replay(Region):
     @property
     def preload_bursts(self) -> int:
         """See the base class."""
-        return self.tensor_bursts
+        return 0 if self.loaded else self.tensor_bursts
+
+    @property
+    def first_frames(self) -> int:
+        """Frames that read the first version."""
+        return first_frames(self.batch, self.staleness, self.loaded)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -69,7 +69,7 @@ def ring_rule(domain: ClockReset, slot: Bits, writes: Bursts, reads: Bursts, *, 
 
 @block
 def replay_rule(
-    domain: ClockReset, slot: Bits, writes: Bursts, reads: Bursts, *, bursts: int, batch: int, staleness: int
+    domain: ClockReset, slot: Bits, writes: Bursts, reads: Bursts, *, bursts: int, batch: int, first: int, preload: int
 ) -> Instances:
     """A version may be written when the one before the last is out of use, and read when it is written.
 
@@ -80,13 +80,14 @@ def replay_rule(
 
     Args:
         bursts: of a version.
-        batch: frames.
-        staleness: frames of a batch that read the version before.
+        batch: frames that read a version.
+        first: frames that read the first one.
+        preload: versions that stand there at the start, 0 or 1.
     """
-    later = batch - 1
-    first = batch + staleness - 1
+    later, begun = batch - 1, first - 1
+    empty = 2 - preload
     # frames still to start, and to end, with the version
-    to_start, to_end = (Signal(intbv(0, min=0, max=first + 1)) for _ in range(2))
+    to_start, to_end = (Signal(intbv(0, min=0, max=max(batch, first))) for _ in range(2))
     room, versions = (Signal(intbv(0, min=0, max=3)) for _ in range(2))
     upper, fresh, retired, entered = (Signal(bool(0)) for _ in range(4))
 
@@ -108,8 +109,8 @@ def replay_rule(
         elif entered and not writes.tensor_done:
             versions.next = versions - 1
         if domain.rst:
-            room.next = 1
-            versions.next = 1
+            room.next = empty
+            versions.next = preload
 
     @always(domain.clk.posedge)
     def frames() -> None:
@@ -137,8 +138,8 @@ def replay_rule(
             else:
                 to_end.next = to_end - 1
         if domain.rst:
-            to_start.next = first
-            to_end.next = first
+            to_start.next = begun
+            to_end.next = begun
             slot.next = 0
             upper.next = False
             fresh.next = True

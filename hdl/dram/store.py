@@ -9,6 +9,8 @@ bursts, and are unpacked.  They differ in who may write and read which burst whe
 * `DramReplay`: one tensor a batch, read once a frame.  Frame t reads version max(0, (t - D) // B); version 0 is the
   memory's image, later ones come from the stream.  Two buffers: version v is written where version v - 2 was, when
   the last frame of that has been read, and first read when its last word was written.
+* `LoadedReplay`: the same where all versions come from the stream, those that are loaded first: frame t reads version
+  `hdl.recipe.LoadedRecipe.loaded_version` of t.
 
 `DramConstant` is the half of it that reads: a tensor of the memory's image, again and again.
 
@@ -21,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from myhdl import Signal, always, always_comb, block, intbv
 
@@ -77,6 +80,13 @@ class DramReplay(Replay, DramUnit):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LoadedReplay(DramReplay):
+    """The same where state is loaded: nothing is read before the first version has come."""
+
+    loaded: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, kw_only=True)
 class DramConstant(Constant, DramUnit):
     """A tensor that is only read, as often as it is taken.  Stream ``x`` is missing."""
 
@@ -118,8 +128,9 @@ def dram_store(domain: ClockReset, base: Bits, x: Stream, y: Stream, m: Axi, err
     reader = burst_reader(domain, base, slot, m, fetched, popped, reads, unit=unit)
     if isinstance(unit, Replay):
         rule = replay_rule(
-            domain, slot, writes, reads, bursts=unit.tensor_bursts, batch=unit.batch, staleness=unit.staleness
-        )
+            domain, slot, writes, reads,
+            bursts=unit.tensor_bursts, batch=unit.batch, first=unit.first_frames, preload=int(not unit.loaded),
+        )  # fmt: skip
     else:
         rule = ring_rule(domain, slot, writes, reads, slots=unit.ring_bursts, preload=unit.preload_bursts)
 

@@ -60,6 +60,8 @@ class Ring:
     capacity: int
     # tensors in it at the start, and whenever the layer rests: training state, `Layer.images` gives its beats at `back`
     preload: int = 0
+    # whether these come by the chain of state instead: at the start it holds nothing
+    loaded: bool = False
     # tensors a frame, each way
     per_frame: Fraction
 

@@ -202,10 +202,8 @@ def update_outside(
     """
     lanes = shape.lanes
     fire, room_w, room_state = (Signal(bool(0)) for _ in range(3))
-    masters, old_master, new_master = (Signal(intbv(0)[shape.master.width * lanes :]) for _ in range(3))
-    momenta, old_momentum, new_momentum, late_momentum = (
-        Signal(intbv(0)[shape.momentum.width * lanes :]) for _ in range(4)
-    )
+    old_master, new_master = (Signal(intbv(0)[shape.master.width * lanes :]) for _ in range(2))
+    old_momentum, new_momentum = (Signal(intbv(0)[shape.momentum.width * lanes :]) for _ in range(2))
     made = Stream(state_out.width)
 
     @always_comb
@@ -214,21 +212,50 @@ def update_outside(
         g.ready.next = state_in.valid and room_w and room_state
         state_in.ready.next = g.valid and room_w and room_state
 
-    parts = part_state(state_in.payload, masters, momenta, shape=shape)
-    read_master = delay_vector(domain.clk, masters, old_master, cycles=MASTER_READ_AT)
-    read_momentum = delay_vector(domain.clk, momenta, old_momentum, cycles=MASTER_READ_AT + MOMENTUM_DELAY)
     state = OptimiserState(old_master, old_momentum, new_master, new_momentum)
+    way = outside_state(domain.clk, fire, state_in.payload, state, made, shape=shape)
     step = update_step(domain, fire, g.payload, state, w, shape=shape, rates=(images or {}).get("rates"))
-    wait = delay_vector(domain.clk, new_momentum, late_momentum, cycles=MASTER_AT + shape.later - MOMENTUM_AT)
-    whole = join_state(new_master, late_momentum, made.payload, shape=shape)
-    mark = delay_line(domain.clk, fire, made.valid, cycles=MASTER_AT + shape.later)
     hold = queue(domain, made, state_out, depth=shape.results)
     places_w = result_places(domain, fire, w, room_w, places=shape.results)
+    places_state = state_places(domain, fire, state_out, room_state, shape=shape)
+    return take_together, way, step, hold, places_w, places_state
+
+
+@block
+def outside_state(
+    clk: Clock, fire: Bit, came: Bits, state: OptimiserState, made: Stream, *, shape: UpdateShape
+) -> Instances:
+    """The state of a beat from where it comes in to where it is new.
+
+    Ports:
+        fire: in, 1 bit: a gradient is taken at this edge.
+        came: in, ``lanes`` elements of state, with ``fire``.
+        state: in and out; drives what is old, takes what is new.
+        made: out, stream of ``lanes`` elements of state, which can't wait: `MASTER_AT` + ``shape.later`` cycles later.
+    """
+    masters = Signal(intbv(0)[len(state.old_master) :])
+    momenta, late_momentum = (Signal(intbv(0)[len(state.old_momentum) :]) for _ in range(2))
+    parts = part_state(came, masters, momenta, shape=shape)
+    read_master = delay_vector(clk, masters, state.old_master, cycles=MASTER_READ_AT)
+    read_momentum = delay_vector(clk, momenta, state.old_momentum, cycles=MASTER_READ_AT + MOMENTUM_DELAY)
+    wait = delay_vector(clk, state.new_momentum, late_momentum, cycles=MASTER_AT + shape.later - MOMENTUM_AT)
+    whole = join_state(state.new_master, late_momentum, made.payload, shape=shape)
+    mark = delay_line(clk, fire, made.valid, cycles=MASTER_AT + shape.later)
+    return parts, read_master, read_momentum, wait, whole, mark
+
+
+@block
+def state_places(domain: ClockReset, take: Bit, state_out: Stream, room: Bit, *, shape: UpdateShape) -> Instances:
+    """`result_places` of state that goes outside, with a rest between tensors where the rate follows a schedule.
+
+    Ports:
+        take: in, 1 bit: a beat is taken at this edge.
+        state_out: in, stream of any width, of which places are counted, watched.
+        room: out, 1 bit, from registers.
+    """
     if shape.rates is None:
-        places_state = result_places(domain, fire, state_out, room_state, places=shape.results)
-    else:
-        places_state = rested_places(domain, fire, state_out, room_state, shape=shape)
-    return take_together, parts, read_master, read_momentum, step, wait, whole, mark, hold, places_w, places_state
+        return result_places(domain, take, state_out, room, places=shape.results)
+    return rested_places(domain, take, state_out, room, shape=shape)
 
 
 @block

@@ -12,7 +12,7 @@ from typing import Self
 from myhdl import Signal, always, always_comb, block, intbv
 
 from hdl.memory import address_width
-from hdl.recipe import Recipe
+from hdl.recipe import Recipe, first_frames
 from hdl.signals import Bit, Bits, ClockReset, Instances
 from hdl.streams.counter import counter
 
@@ -34,9 +34,8 @@ class VersionRule:
     @classmethod
     def of(cls, recipe: Recipe, words: int, slots: int) -> Self:
         """`Recipe.version`, or `hdl.recipe.LoadedRecipe.loaded_version`."""
-        if recipe.loaded:
-            return cls(words, slots, recipe.batch, recipe.staleness or recipe.batch, loaded=True)
-        return cls(words, slots, recipe.batch, recipe.batch + recipe.staleness)
+        first = first_frames(recipe.batch, recipe.staleness, recipe.loaded)
+        return cls(words, slots, recipe.batch, first, loaded=recipe.loaded)
 
     @property
     def depth(self) -> int:

@@ -9,6 +9,7 @@ from myhdl import Signal, always_comb, block, intbv
 
 from hdl.dram.rules import Bursts, constant_rule, replay_rule, ring_rule, tensor_position
 from hdl.memory import address_width, read_only, simple_dual_port
+from hdl.recipe import first_frames
 from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream
 from hdl.streams import counter
@@ -37,6 +38,11 @@ class BlockStore:
         return self.tensors * self.beats
 
     @property
+    def first_frames(self) -> int:
+        """Frames that read the first version."""
+        return first_frames(self.batch, self.staleness, loaded=not self.preload)
+
+    @property
     def latency(self) -> int:
         """Cycles from a beat that is written to the same beat at the output, where it is read at once."""
         return 3 + output_register_latency(self.depth)
@@ -61,8 +67,9 @@ def block_store(
     filling = counter(domain, writes.started, written, count=depth, start=store.preload * store.beats % depth)
     if store.batch:
         rule = replay_rule(
-            domain, slot, writes, reads, bursts=store.beats, batch=store.batch, staleness=store.staleness
-        )
+            domain, slot, writes, reads,
+            bursts=store.beats, batch=store.batch, first=store.first_frames, preload=store.preload,
+        )  # fmt: skip
     else:
         rule = ring_rule(domain, slot, writes, reads, slots=depth, preload=store.preload * store.beats)
     memory = simple_dual_port(

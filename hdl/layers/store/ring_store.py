@@ -23,7 +23,7 @@ from hdl.layers.beats import to_beats
 from hdl.layers.meaning import State
 from hdl.layers.store.base import Store
 from hdl.layers.store.block_store import BlockStore, block_store
-from hdl.recipe import Recipe
+from hdl.recipe import LoadedRecipe, Recipe
 from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream
 from hdl.tensor import Kind, Port, Tile
@@ -61,7 +61,13 @@ class RingStore(Store):
     @property
     def built(self) -> Self:
         """Nor batches."""
-        return dataclasses.replace(super().built, recipe=Recipe())
+        recipe = Recipe() if self.first_tensors == self.preload else LoadedRecipe.of(Recipe())
+        return dataclasses.replace(super().built, recipe=recipe)
+
+    @property
+    def first_tensors(self) -> int:
+        """That stand there at the start: none where state is loaded."""
+        return 0 if self.recipe.loaded else self.preload
 
     @property
     def keeps_state(self) -> bool:
@@ -71,7 +77,7 @@ class RingStore(Store):
     @cached_property
     def store(self) -> BlockStore:
         """As chosen."""
-        return BlockStore(beats=self.cycles_per_batch, tensors=self.capacity, preload=self.preload)
+        return BlockStore(beats=self.cycles_per_batch, tensors=self.capacity, preload=self.first_tensors)
 
     # ---- meaning
 

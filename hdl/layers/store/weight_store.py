@@ -33,7 +33,8 @@ from hdl.tensor import Kind, Port, Tile, in_order
 class WeightStore(Store):
     """Sink ``w`` (new weights, once a batch), source ``y`` (what a frame sees, once a frame), in the tile's order.
 
-    Sends version 0, which stands in its image, from reset on.  A beat a cycle."""
+    Sends version 0, which stands in its image, from reset on, or where that is loaded, from when all of it has come.  A
+    beat a cycle."""
 
     # whether the weights stay as they are: no sink ``w``, one version
     frozen: bool = field(default=False, metadata=QUIET)
@@ -71,10 +72,11 @@ class WeightStore(Store):
     @cached_property
     def store(self) -> BlockStore:
         """Two versions, or one."""
-        beats = self.cycles_per_batch
+        beats, recipe = self.cycles_per_batch, self.recipe
         if self.frozen:
             return BlockStore(beats=beats, tensors=1, preload=1)
-        return BlockStore(beats=beats, tensors=2, preload=1, batch=self.recipe.batch, staleness=self.recipe.staleness)
+        preload = int(not recipe.loaded)
+        return BlockStore(beats=beats, tensors=2, preload=preload, batch=recipe.batch, staleness=recipe.staleness)
 
     # ---- meaning
 

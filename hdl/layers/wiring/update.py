@@ -27,12 +27,13 @@ from hdl.engine.arithmetic.scalar import Scalar
 from hdl.engine.weights.rate import LEAST_CYCLES, RATE_WORDS, RateLines
 from hdl.engine.weights.update import PIPELINE, VIEW_AT, UpdateShape, update, update_outside
 from hdl.engine.weights.update_access import update_accessed
+from hdl.engine.weights.update_outside_access import update_outside_accessed
 from hdl.errors import FoldingError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer
 from hdl.layers.beats import pack, unpack
 from hdl.layers.meaning import State
-from hdl.layers.storage import Home, Memory, Ring
+from hdl.layers.storage import DUMP, LOAD, Home, Memory, Ring
 from hdl.layers.wiring.parameter import ParameterLayer
 from hdl.random_bits import (
     ROUNDING_BITS,
@@ -241,9 +242,6 @@ class Update(ParameterLayer):
     @property
     def not_accessed(self) -> str:
         """What of it does not come by a stream."""
-        if self.state is not Home.ON_CHIP:
-            where = "DRAM" if self.state is Home.DRAM else "a store of their own"
-            return f"its masters and momenta lie in {where}, and begin as the memory's image has them"
         if self.state_fixed.width > WIDEST:
             return f"master and momentum together have {self.state_fixed.width} bits, more than {WIDEST}"
         return ""
@@ -280,19 +278,22 @@ class Update(ParameterLayer):
         tensor = Tensor(self.shape, self.state_fixed, kind)
         back, out = self.parameter_port("state_in", tensor), self.parameter_port("state_out", tensor)
         return (
-            Ring(name="state", back=back, out=out, capacity=1, preload=1, per_frame=Fraction(1, self.recipe.batch)),
-        )
+            Ring(
+                name="state", back=back, out=out, capacity=1, preload=1, loaded=self.accessed,
+                per_frame=Fraction(1, self.recipe.batch),
+            ),
+        )  # fmt: skip
 
     # ---- cycles and folding
 
     @property
     def cycles_per_batch(self) -> int:
         """A beat a cycle, but on chip an element must have been written before it is read again, and the rate of a
-        schedule must be known."""
+        schedule must be known; where batches are counted, a cycle between two."""
         beats = self.tiled_elements // self.w_lanes
         if self.state is Home.ON_CHIP:
             return max(beats, PIPELINE + self.circuit_shape.later)
-        return max(beats, LEAST_CYCLES) if self.rates is not None else beats
+        return max(beats + self.accessed, LEAST_CYCLES if self.rates is not None else 0)
 
     @property
     def pipeline_cycles(self) -> int:
@@ -489,11 +490,12 @@ class Update(ParameterLayer):
     ) -> Instances:
         """See `hdl.engine.weights.update`."""
         g, w, shape = streams["g"], streams["w"], self.circuit_shape
-        if self.accessed:
-            return update_accessed(domain, g, w, streams["load"], streams["dump"], shape=shape, images=images)
+        chain = [streams[port.name] for port in (LOAD, DUMP) if self.accessed]
         if self.state is Home.ON_CHIP:
-            return update(domain, g, w, shape=shape, images=images)
-        return update_outside(domain, g, streams["state_in"], w, streams["state_out"], shape=shape, images=images)
+            return (update_accessed if chain else update)(domain, g, w, *chain, shape=shape, images=images)
+        outside = g, streams["state_in"], w, streams["state_out"]
+        make = update_outside_accessed if chain else update_outside
+        return make(domain, *outside, *chain, shape=shape, images=images)
 
     # ---- tests
 
@@ -522,4 +524,5 @@ class Update(ParameterLayer):
             cls(shape=(6, 4, 3, 3), tile=Tile(2, 2, 3), w_lanes=4, recipe=recipe, tensor_id=5, multiplied=True),
             cls(shape=(3,), recipe=ahead, momentum_width=32, state=Home.DRAM, multiplied=True),
             cls(shape=(5, 4, 1, 1), tile=Tile(2, 2), w_lanes=2, recipe=loaded, tensor_id=5, begun=3),
+            cls(shape=(5, 4, 1, 1), tile=Tile(2, 2), w_lanes=2, recipe=loaded, tensor_id=5, begun=3, state=Home.DRAM),
         )
