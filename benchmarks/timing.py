@@ -93,7 +93,7 @@ _STORE = {"element_bits": 16, "x_lanes": 2, "y_lanes": 4, "elements": 56 * 56 * 
 UNITS: Mapping[str, Unit] = {
     "merge": Merge(format=FORM),
     "split": Split(format=FORM),
-    "receive pool, 40 streams": ReceivePool(format=FORM, regions=(64,) * 40, stages=(2, 16) * 20),
+    "receive pool, 16 streams": ReceivePool(format=FORM, regions=(64,) * 16, stages=(2, 16) * 8),
     "egress, 3 lanes": Egress(format=FORM, element_bits=16, lanes=3, elements=56 * 56 * 63, credits=500),
     "egress, 8 lanes": Egress(format=FORM, element_bits=16, lanes=8, elements=56 * 56 * 64, credits=500),
     "ingress, 3 lanes": Ingress(format=FORM, element_bits=16, lanes=3, elements=56 * 56 * 63, depth=500),

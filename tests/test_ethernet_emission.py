@@ -146,7 +146,7 @@ def test_each_stream_and_each_credit_is_taken_out_of_what_arrives_once(design: C
         bits, taken = device.form.width("stream"), []
         for split in instances(device.top, "link_split"):
             numbers, credits = (int(split.connections[port].rpartition("d")[2]) for port in ("numbers", "credits"))
-            taps = sum(port.startswith("mine") and port.endswith("_valid") for port in split.connections)
+            taps = sum(port.startswith("ys") and port.endswith("_valid") for port in split.connections)
             taken += [(numbers >> bits * tap & (1 << bits) - 1, credits >> tap & 1) for tap in range(taps)]
         into = [(number_of(one), 0) for one in instances(device.top, "link_ingress")]
         back = [(number_of(one), 1) for one in instances(device.top, "link_egress")]

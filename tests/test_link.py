@@ -564,13 +564,13 @@ def splitting(taps: int) -> Design:
 
     def factory(_images: Any) -> Any:
         constants = [Signal(intbv(0)[width:]) for width in unit.inputs.values()]
-        x, *mine, rest = (Stream(width) for width in unit.streams.values())
-        return link_split(ClockReset(), *constants, x, mine, rest, unit=unit)
+        x, *ys, rest = (Stream(width) for width in unit.streams.values())
+        return link_split(ClockReset(), *constants, x, ys, rest, unit=unit)
 
     bits, stream_bits = SPLIT_FORM.payload_bits, SPLIT_FORM.width("stream")
     numbers = sum(tap << stream_bits * tap for tap in range(taps))
     odd = sum((tap & 1) << tap for tap in range(taps))
-    outs = [StreamPort(name, bits, Direction.OUT) for name in (*(f"mine{tap}" for tap in range(taps)), "rest")]
+    outs = [StreamPort(name, bits, Direction.OUT) for name in (*unit.names, "rest")]
     ports = StreamPort("x", bits, Direction.IN), *outs
     return Design("splitting", factory, ports, constants={"numbers": numbers, "credits": odd})
 
@@ -587,10 +587,10 @@ def test_every_word_of_a_split_leaves_where_it_belongs(taps: int, backend: Backe
             Word(data=at, last=0, sequence=at % 256, stream=rng.randrange(9), credit=rng.getrandbits(1), device=at % 2)
             for at in range(200)
         ]
-        wanted: dict[str, list[int]] = {name: [] for name in (*(f"mine{tap}" for tap in range(taps)), "rest")}
+        wanted: dict[str, list[int]] = {name: [] for name in (*(f"ys{tap}" for tap in range(taps)), "rest")}
         for word in words:
             own = word.stream < taps and word.credit == word.stream % 2
-            wanted[f"mine{word.stream}" if own else "rest"].append(SPLIT_FORM.encode(word))
+            wanted[f"ys{word.stream}" if own else "rest"].append(SPLIT_FORM.encode(word))
         sent = {"x": [SPLIT_FORM.encode(word) for word in words]}
         counts = {name: len(found) for name, found in wanted.items()}
         run = run_streams(backend, splitting(taps), sent, counts, seed=seed, stall_probability=0.3)

@@ -205,9 +205,9 @@ def test_command_fails_for_a_slow_module_and_names_the_path(tmp_path: Path, monk
 
 # ------------------------------------------------------------------------------------- links and memory ports
 
-# ready of a stream behind may pass into that of one before: only to streams that lead away from the merge trees, and
-# between those that are dealt out and the queues around them
-PASSES = {"Split": 1, "AxiMerge": 6, "Deal": 4, "Collect": 4}
+# ready of a stream behind may pass into that of one before: only between those that are dealt out and the queues
+# around them
+PASSES = {"AxiMerge": 6, "Deal": 4, "Collect": 4}
 
 
 @pytest.mark.parametrize("unit", UNITS.values(), ids=UNITS)

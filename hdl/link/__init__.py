@@ -9,11 +9,13 @@ One credit is the right to send one word.  A sender starts with as many as the r
 word, and gets them back in credit words, which need none themselves.  So no receiver overflows, a network port never
 waits for a layer, and no stream blocks another.
 
-A device is wired of units with one element stream each, so that all are converted once and instantiated often::
+A device is wired of units of one to eight streams, so that all are converted once and instantiated often::
 
-    x ──▶ egress ──▶┐                    ┌──▶ split ──mine──▶ ingress ──▶ y
-            ▲       merge ──▶ port ──▶ … │     rest             │credits
-          credits ─▶┘         (switch)   └──▶ split … ──▶ drain └──▶ merge (of the receiving device)
+    x ──▶ egress ──▶ merges ──▶┐                     ┌──▶ split ──ys──▶ ingress ──▶ y
+            ▲                  merge ──▶ port ──▶ …  │     rest           │ returned
+            │ credits     credit word    (switch)    └──▶ split … ──▶ drain └──▶ merges (of the receiving device)
+          split                ▲
+                             merges
 
 Stream number and device are input ports of the units, tied to constants by the netlist.
 

@@ -9,7 +9,8 @@ from itertools import accumulate
 
 from myhdl import Signal, always, always_comb, block, intbv
 
-from hdl.link.format import LinkFormat, LinkUnit
+from hdl.link.format import LinkFormat
+from hdl.link.routing import Taking
 from hdl.memory import address_width, simple_dual_port
 from hdl.signals import Bit, Bits, ClockReset, Instances
 from hdl.stream import Stream
@@ -38,12 +39,12 @@ def stage_words(bits_per_cycle: int, word_bits: int) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReceivePool(LinkUnit):
+class ReceivePool(Taking):
     """Words that wait for their receivers, a region of one memory for each stream, and in front of every receiver a
-    stage of few words: ``x`` to ``ys0``, ``ys1`` …; all other words, credits among them, go to ``rest``.
+    stage of few words.  See `Taking`; credits go to ``rest``.
 
-    No stream waits for another one's receiver: what is read of the memory has room in its stage.  Inputs, the first
-    stream's lowest: ``numbers`` of the streams.  Output: ``error``, sticky: a stream had more words than its region.
+    No stream waits for another one's receiver: what is read of the memory has room in its stage.  Output: ``error``,
+    sticky: a stream had more words than its region.
     """
 
     # words of each stream's region: the credits of its sender
@@ -56,19 +57,9 @@ class ReceivePool(LinkUnit):
             raise ValueError(f"a pool needs a region of 2 words or more, and a stage, for every stream, not {self}")
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """Of the streams that go on."""
-        return tuple(f"ys{stream}" for stream in range(len(self.regions)))
-
-    @property
-    def streams(self) -> Mapping[str, int]:
+    def count(self) -> int:
         """See the base class."""
-        return dict.fromkeys(("x", *self.names, "rest"), self.format.payload_bits)
-
-    @property
-    def inputs(self) -> Mapping[str, int]:
-        """See the base class."""
-        return {"numbers": len(self.regions) * self.format.width("stream")}
+        return len(self.regions)
 
     @property
     def outputs(self) -> Mapping[str, int]:

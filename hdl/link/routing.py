@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -77,21 +78,21 @@ class BurstStage(LinkUnit):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Split(LinkUnit):
-    """Takes the words of some streams, their data or their credits, out of ``x`` into ``mine0``, ``mine1`` …; others go
-    to ``rest``.
+class Taking(LinkUnit, ABC):
+    """Takes the words of some streams out of ``x`` into ``ys0``, ``ys1`` …; others go to ``rest``.
 
-    Inputs, the first stream's lowest: ``numbers`` of the streams; ``credits``, a bit each: 0 to take data, 1 to take
-    credits.
+    Input, the first stream's lowest: ``numbers`` of the streams.
     """
 
-    # streams that are taken out
-    taps: int = MOST_TAPS
+    @property
+    @abstractmethod
+    def count(self) -> int:
+        """Of streams that are taken out."""
 
     @property
     def names(self) -> tuple[str, ...]:
         """Of the streams that are taken out."""
-        return tuple(f"mine{tap}" for tap in range(self.taps))
+        return tuple(f"ys{at}" for at in range(self.count))
 
     @property
     def streams(self) -> Mapping[str, int]:
@@ -101,14 +102,33 @@ class Split(LinkUnit):
     @property
     def inputs(self) -> Mapping[str, int]:
         """See the base class."""
-        return {"numbers": self.taps * self.format.width("stream"), "credits": self.taps}
+        return {"numbers": self.count * self.format.width("stream")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split(Taking):
+    """See `Taking`: of each stream its data or its credits.  Further input, a bit each: ``credits``, 1 to take
+    these."""
+
+    # streams that are taken out
+    taps: int = MOST_TAPS
+
+    @property
+    def count(self) -> int:
+        """See the base class."""
+        return self.taps
+
+    @property
+    def inputs(self) -> Mapping[str, int]:
+        """See the base class."""
+        return {**super().inputs, "credits": self.taps}
 
     def build(self, domain: ClockReset, streams: Mapping[str, Stream]) -> Instances:
         """See the base class."""
         # vectors even of one bit
         numbers, credits = (Signal(intbv(0)[width:]) for width in self.inputs.values())
-        mine = [streams[name] for name in self.names]
-        return link_split(domain, numbers, credits, streams["x"], mine, streams["rest"], unit=self)
+        ys = [streams[name] for name in self.names]
+        return link_split(domain, numbers, credits, streams["x"], ys, streams["rest"], unit=self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +187,7 @@ def link_split(
     numbers: Bits,
     credits: Bits,
     x: Stream,
-    mine: Sequence[Stream],
+    ys: Sequence[Stream],
     rest: Stream,
     *,
     unit: Split,
@@ -176,15 +196,15 @@ def link_split(
     Latency: 1.  All outputs come from one stage of registers, and ready of ``x`` from one, too.
 
     Ports:
-        numbers: in, for each of ``mine`` as wide as the field "stream", constant.
+        numbers: in, for each of ``ys`` as wide as the field "stream", constant.
         credits: in, ``unit.taps`` bits, constant.
         x: in, stream of `LinkFormat.payload_bits` bits.
-        mine, rest: out, streams as wide as ``x``, 1 cycle later.
+        ys, rest: out, streams as wide as ``x``, 1 cycle later.
     """
     held = Stream(unit.format.payload_bits)
     stage = pipe(domain, x, held, policy=Policy.FULL)
-    hits, takes = ([Signal(bool(0)) for _ in mine] for _ in range(2))
-    each = enumerate(zip(mine, hits, takes, strict=True))
+    hits, takes = ([Signal(bool(0)) for _ in ys] for _ in range(2))
+    each = enumerate(zip(ys, hits, takes, strict=True))
     taps = [link_tap(numbers, credits, held, *ends, at=at, form=unit.format) for at, ends in each]
     # vectors even of one tap
     hit, taken = (ConcatSignal(*bits, bits[0]) for bits in (hits, takes))
@@ -200,7 +220,7 @@ def link_split(
 
 @block
 def link_tap(
-    numbers: Bits, credits: Bits, x: Stream, mine: Stream, hit: Bit, taken: Bit, *, at: int, form: LinkFormat
+    numbers: Bits, credits: Bits, x: Stream, y: Stream, hit: Bit, taken: Bit, *, at: int, form: LinkFormat
 ) -> Instances:
     """One stream that is taken out of words that others look at, too.
 
@@ -208,7 +228,7 @@ def link_tap(
         numbers: in, vector of several as wide as the field "stream", constant; that ``at`` is its own.
         credits: in, vector of as many bits, constant.
         x: in, stream of `LinkFormat.payload_bits` bits, watched.
-        mine: out, stream as wide, in the same cycle.
+        y: out, stream as wide, in the same cycle.
         hit, taken: out, 1 bit: the word is one of this stream, and is taken.
     """
     found = Signal(bool(0))
@@ -221,10 +241,10 @@ def link_tap(
 
     @always_comb
     def out() -> None:
-        mine.valid.next = x.valid and found
-        mine.payload.next = x.payload
+        y.valid.next = x.valid and found
+        y.payload.next = x.payload
         hit.next = found
-        taken.next = found and mine.ready
+        taken.next = found and y.ready
 
     return match, out
 

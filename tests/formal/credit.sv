@@ -51,7 +51,7 @@ endmodule
 // Never full when a word comes, whatever the sender spends of what it has; every credit goes back, once.
 module receiver #(
     parameter DATA = 8, parameter DEPTH = 4, parameter BATCH = 2, parameter WORDS = 3, parameter SEQUENCE_BITS = 2,
-    parameter LATENCY = 1
+    parameter LATENCY = 1, parameter COUNT = 16
 ) (input clk);
 localparam BITS = DATA + SEQUENCE_BITS + 4;
 wire rst, x_ready, y_valid, credits_valid, error;
@@ -59,7 +59,7 @@ wire rst, x_ready, y_valid, credits_valid, error;
 (* anyseq *) reg x_valid, y_ready, credits_ready;
 (* anyseq *) reg [BITS-1:0] x_payload;
 wire [DATA-1:0] y_payload;
-wire [BITS-1:0] credits_payload;
+wire [COUNT+1:0] credits_payload;
 resets resets (.clk(clk), .rst(rst));
 `CIRCUIT circuit (
     .clk(clk), .rst(rst), .number(number), .device(device), .x_valid(x_valid), .x_ready(x_ready), .x_payload(x_payload),
@@ -68,7 +68,7 @@ resets resets (.clk(clk), .rst(rst));
 );
 keeps #(.WIDTH(BITS), .INTO(1)) x (.clk(clk), .rst(rst), .valid(x_valid), .ready(x_ready), .payload(x_payload));
 keeps #(.WIDTH(DATA)) y (.clk(clk), .rst(rst), .valid(y_valid), .ready(y_ready), .payload(y_payload));
-keeps #(.WIDTH(BITS)) credits (
+keeps #(.WIDTH(COUNT + 2)) credits (
     .clk(clk), .rst(rst), .valid(credits_valid), .ready(credits_ready), .payload(credits_payload)
 );
 in_order #(.WIDTH(DATA), .CAPACITY(DEPTH), .LATENCY(LATENCY)) words (
@@ -76,7 +76,7 @@ in_order #(.WIDTH(DATA), .CAPACITY(DEPTH), .LATENCY(LATENCY)) words (
     .y_valid(y_valid), .y_ready(y_ready), .y_payload(y_payload)
 );
 wire come = x_valid && x_ready && !rst, free = y_valid && y_ready && !rst, give = credits_valid && credits_ready && !rst;
-wire [DATA-1:0] given = give ? credits_payload[DATA-1:0] : 0;
+wire [COUNT-1:0] given = give ? credits_payload[COUNT-1:0] : 0;
 // what the sender has, what was freed since credits went back
 reg [3:0] has = DEPTH, freed = 0;
 reg [2:0] late = 0;
@@ -96,10 +96,10 @@ end
 always @* assume (!x_valid || has != 0);
 always @* if (!rst) begin
     never_full_when_a_word_comes: assert (!x_valid || x_ready);
-    never_a_credit_too_many: assert (!credits_valid || credits_payload[DATA-1:0] <= freed);
-    no_credit_is_lost: assert (late <= 1 && (!credits_valid || credits_payload[DATA-1:0] != 0));
+    never_a_credit_too_many: assert (!credits_valid || credits_payload[COUNT-1:0] <= freed);
+    no_credit_is_lost: assert (late <= 1 && (!credits_valid || credits_payload[COUNT-1:0] != 0));
     error_where_a_number_is_wrong: assert (error == bad);
-    addressed: assert (!credits_valid || credits_payload[BITS-1-:3] == {device, 1'b1, number});
+    addressed: assert (!credits_valid || credits_payload[COUNT+:2] == {device, number});
 end
 endmodule
 
@@ -134,14 +134,14 @@ always @* if (same) begin
 end
 endmodule
 
-module receiver_settles #(parameter DATA = 8, parameter BITS = 14) (input clk);
+module receiver_settles #(parameter DATA = 8, parameter BITS = 14, parameter COUNT = 16) (input clk);
 wire rst, same, x_ready, y_valid, credits_valid, twin_x_ready, twin_y_valid, twin_credits_valid;
 wire flip_x, flip_y, flip_credits;
 (* anyconst *) reg number, device;
 (* anyseq *) reg x_valid, y_ready, credits_ready;
 (* anyseq *) reg [BITS-1:0] x_payload;
 wire [DATA-1:0] y_payload, twin_y_payload;
-wire [BITS-1:0] credits_payload, twin_credits_payload;
+wire [COUNT+1:0] credits_payload, twin_credits_payload;
 resets resets (.clk(clk), .rst(rst));
 flips #(.SIGNALS(3)) once (.clk(clk), .rst(rst), .flip({flip_x, flip_y, flip_credits}), .same(same));
 `CIRCUIT circuit (
