@@ -30,7 +30,7 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
     """A network on two devices, emitted."""
     with pytest.MonkeyPatch.context() as patch:
         quick_costs(patch)
-        made = new_case(tmp_path_factory.mktemp("mpi"), with_few_dsp(0.02, CLUSTER))
+        made = new_case(tmp_path_factory.mktemp("mpi"), with_few_dsp(0.003, CLUSTER))
         recipe = made.write("recipe.toml", "batch = 4\nstaleness = 4\n")
         for words in (("import", "--recipe", recipe, "--data", made.data()), ("place",), ("emit",)):
             outcome = made.step(*words)
