@@ -232,6 +232,7 @@ def test_co_simulation_loads_and_compares_frozen_weights_in_dram(tmp_path: Path)
     assert run.mismatches == ()
 
 
+@pytest.mark.slow
 def test_devices_train_with_the_frozen_weights_that_a_host_loads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

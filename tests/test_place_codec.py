@@ -117,6 +117,7 @@ def test_slow_links_keep_the_codec_where_training_is_faster_for_it_and_explain_s
                 assert worth or line.endswith(": not worth it, and the plan is without it")
 
 
+@pytest.mark.slow
 def test_rates_that_explain_says_are_those_of_the_placement_with_its_links_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,6 +31,7 @@ def test_pace_and_ports_are_those_of_the_simulated_pipelines() -> None:
         assert one.quotient == pytest.approx(1, abs=0.004), one.what
 
 
+@pytest.mark.slow
 def test_two_copies_take_the_cycles_that_the_formula_says() -> None:
     for one in scaling.copied([2], [scaling.LAPS_DECIDE, scaling.LINKS]):
         assert one.quotient == pytest.approx(1, abs=0.02), one.what
