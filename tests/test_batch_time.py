@@ -69,7 +69,7 @@ def test_long_batches_follow_from_short_ones(kind: str, staleness: int) -> None:
     depths = fifo_beats(graph, schedule(graph, 300, crossing))
     hops = {
         edge: Hop(
-            source=placed[producer.name], target=placed[consumer.name], cycles=crossing[edge], word=8, credits=1000,
+            source=placed[producer.name], target=placed[consumer.name], cycles=crossing[edge], back_cycles=crossing[edge], word=8, credits=1000,
             credit_batch=32,
         )
         for edge, producer, _, consumer, _ in graph.edges
@@ -225,7 +225,9 @@ def test_a_sender_knows_of_room_once_its_credits_are_back() -> None:
 
 
 def hop(**changes: Any) -> Hop:
-    return replace(Hop(source="a", target="b", cycles=100, word=4, credits=1000, credit_batch=32), **changes)
+    return replace(
+        Hop(source="a", target="b", cycles=100, back_cycles=100, word=4, credits=1000, credit_batch=32), **changes
+    )
 
 
 def carried(way: Hop, flow: Flow, pieces: int) -> Flow:
@@ -317,8 +319,8 @@ def test_gradient_engines_rest_until_their_sums_have_left(edge: str, credits: in
         ("residual", "dealt out", 4, 300, 9, 16),
         ("squeezed", "dealt out", 0, 300, 4, 16),
         ("squeezed", "dealt out", 9, 300, 8, 16),
-        # gradients that leave over a link of few credits: their engines rest three frames long
-        ("twelve", "updates apart", BATCH, 576, 8, BATCH),
+        # gradients that leave over a link of few credits: their engines rest three frames long, from the fifth batch on
+        ("twelve", "updates apart", BATCH, 576, 12, BATCH),
         # ports that are faster than engines
         ("residual", "dealt out", 0, 700, 4, 16),
         ("residual", "dealt out", 4, 700, 8, 16),

@@ -150,7 +150,7 @@ def beside_a_slow_link(rate: float) -> Wired:
     where = {name: DEVICES[int(name.startswith(("conv2", "relu1.y")))] for name in graph.by_name}
     standing = place.run(graph, where, DEVICES[:2])
     hops = {
-        edge: Hop(source=where[p.name], target=where[c.name], cycles=100, word=1, credits=1000, credit_batch=32,
+        edge: Hop(source=where[p.name], target=where[c.name], cycles=100, back_cycles=100, word=1, credits=1000, credit_batch=32,
                   source_rate=rate, target_rate=rate)
         for edge, p, _, c, _ in standing.crossing
     }  # fmt: skip
@@ -182,7 +182,9 @@ def test_a_beat_of_more_words_than_a_sender_holds_passes() -> None:
     where = {name: DEVICES[int(name.startswith("conv2"))] for name in graph.by_name}
     standing = place.run(graph, where, DEVICES[:2])
     hops = {
-        edge: Hop(source=where[p.name], target=where[c.name], cycles=10, word=1, credits=1000, credit_batch=32)
+        edge: Hop(
+            source=where[p.name], target=where[c.name], cycles=10, back_cycles=10, word=1, credits=1000, credit_batch=32
+        )
         for edge, p, _, c, _ in standing.crossing
     }
     wide = [(edge, port) for edge, _, port, _, _ in standing.crossing if port.lanes > SENDER_WORDS + 1]
@@ -221,7 +223,13 @@ def test_few_credits_let_as_many_words_pass_whatever_is_taken_at_once(
     standing = place.run(graph, where, DEVICES[:2])
     hops = {
         edge: Hop(
-            source=where[p.name], target=where[c.name], cycles=latency, word=word, credits=credits, credit_batch=batch
+            source=where[p.name],
+            target=where[c.name],
+            cycles=latency,
+            back_cycles=latency,
+            word=word,
+            credits=credits,
+            credit_batch=batch,
         )
         for edge, p, _, c, _ in standing.crossing
     }
@@ -239,7 +247,7 @@ def test_few_credits_let_as_many_words_pass_whatever_is_taken_at_once(
 def test_a_fifo_in_dram_behind_the_network_takes_what_arrives_and_gives_its_credits_back() -> None:
     plain = on_chip(branch_net(), BRANCH_CYCLES)
     port = plain.graph.by_name["relu1"].layer.port("mask")
-    hop = Hop(source="one", target="two", cycles=5, word=port.lanes, credits=8, credit_batch=4)
+    hop = Hop(source="one", target="two", cycles=5, back_cycles=5, word=port.lanes, credits=8, credit_batch=4)
     # less than waits there, if credits were all the room that there is
     crossing = replace(plain, hops={STASH: hop})
     with pytest.raises(DeadlockError, match=rf"full: {re.escape(STASH)} "):
@@ -268,7 +276,7 @@ def test_no_run_is_longer_than_what_a_receiver_before_it_holds() -> None:
         and node.layer.sinks[0].tensor.kind.per_batch
         and node.layer.sinks[0].elements >= 64
     )
-    hop = Hop(source="one", target="two", cycles=5, word=4, credits=4, credit_batch=2)
+    hop = Hop(source="one", target="two", cycles=5, back_cycles=5, word=4, credits=4, credit_batch=2)
     wired = replace(plain, hops={edge: hop})
     fine = simulate_events(wired, 6, fine=True)
     coarse = simulate_events(wired, 6, runs=2)

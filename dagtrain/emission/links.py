@@ -20,7 +20,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -233,46 +233,84 @@ def receiving_units(crossing: Crossing, form: LinkFormat, depth: int) -> tuple[I
     return (receiver(crossing, form, depth), *((coded,) if coded else ()))
 
 
+@dataclass(frozen=True)
+class PortCycles:
+    """Through both network ports."""
+
+    # from the sender's input to the receiver's output
+    there: int
+    # from a word that leaves the receiver's FIFO to the sender's input, which then takes another one
+    back: int
+
+
 def port_cycles(
     crossings: Sequence[Crossing],
     form: LinkFormat,
     beats: Mapping[str, int],
     periods: Mapping[str, Fraction] | None = None,
-) -> dict[str, int]:
-    """Edge -> cycles that a word of it takes through both network ports, if nothing else is on its way: sender, tree of
-    merges, chain of splits, receiver (`NetworkPort`), and from one clock to the other where the device has its own.
+) -> dict[str, PortCycles]:
+    """Edge -> cycles that a word of it, and its credits, take through both network ports, if nothing else is on its
+    way: sender, tree of merges, chain of splits, receiver (`NetworkPort`), and from one clock to the other where the
+    device has its own.
 
     Args:
         beats: depths of the FIFOs behind receivers.
         periods: device of another clock than the network's -> what a cycle there lasts in cycles of that."""
-    clocks = periods or {}
     leaving = Counter(crossing.source_device for crossing in crossings)
-    # credits of what a device receives leave through its port as well, by another merge
+    # credits of what a device receives leave through its port as well, by merges of their own and the last one
     returning = Counter(crossing.target_device for crossing in crossings)
     sent: Counter[str] = Counter()
     received: Counter[str] = Counter()
-    found: dict[str, int] = {}
+    found: dict[str, PortCycles] = {}
     for crossing in crossings:
         source, target = crossing.source_device, crossing.target_device
         words = link_words(crossing, beats[crossing.edge], form.word_bits)
+        senders, receivers = sending_units(crossing, form, words), receiving_units(crossing, form, words)
+        egress, ingress = sender(crossing, form, words), receiver(crossing, form, words)
+        sending, receiving = (sum(unit.latency_cycles for unit in units) for units in (senders, receivers))
         merged = merges_passed(sent[source], leaving[source]) + bool(returning[source])
-        units = receiving_units(crossing, form, words)
-        # those that streams leave before, and the own one
-        split = pool_share(units[0]).latency_cycles(0) if form.pooled else received[target] // MOST_TAPS + 1
-        leaves = Fraction(_latency_cycles(sending_units(crossing, form, words)) + merged)
-        arrives = Fraction(_latency_cycles(units) + split)
-        if source in clocks:
-            leaves = leaves * clocks[source] + CROSSING_CYCLES
-        if target in clocks:
-            arrives = (arrives + CROSSING_CYCLES) * clocks[target]
-        found[crossing.edge] = math.ceil(leaves + arrives)
+        repaid = merges_passed(received[target], returning[target]) + bool(leaving[target])
+        # those that streams leave before, and the own one: receivers' words, then senders' credits
+        split, credit_split = received[target] // MOST_TAPS + 1, (returning[source] + sent[source]) // MOST_TAPS + 1
+        if form.pooled:
+            pool = pool_share(ingress)
+            split = pool.latency_cycles(0)
+            credit_split = sent[source] // MOST_TAPS + 1 + (pool.rest_cycles if returning[source] else 0)
+        ways = _Clocks(periods or {}, source, target)
+        found[crossing.edge] = PortCycles(
+            ways.cycles(sending + merged, split + receiving),
+            # a word waits for its credit at the sender's end
+            ways.back_cycles(ingress.credit_cycles + repaid, credit_split + egress.credit_cycles - sending),
+        )
         sent[source] += 1
         received[target] += 1
     return found
 
 
-def _latency_cycles(units: Iterable[Egress | Ingress | CompressedEnd | DecompressedEnd]) -> int:
-    return sum(unit.latency_cycles for unit in units)
+@dataclass(frozen=True)
+class _Clocks:
+    """Of the devices at both ends of a stream."""
+
+    # device of another clock than the network's -> what a cycle there lasts in cycles of that
+    periods: Mapping[str, Fraction]
+    source: str
+    target: str
+
+    def cycles(self, leaving: int, arriving: int) -> int:
+        """Of the network, for so many of the source and then so many of the target."""
+        return self._cycles(self.source, leaving, self.target, arriving)
+
+    def back_cycles(self, leaving: int, arriving: int) -> int:
+        """… of the target and then of the source."""
+        return self._cycles(self.target, leaving, self.source, arriving)
+
+    def _cycles(self, one: str, leaving: int, other: str, arriving: int) -> int:
+        leaves, arrives = Fraction(leaving), Fraction(arriving)
+        if one in self.periods:
+            leaves = leaves * self.periods[one] + CROSSING_CYCLES
+        if other in self.periods:
+            arrives = (arrives + CROSSING_CYCLES) * self.periods[other]
+        return math.ceil(leaves + arrives)
 
 
 def hops_of(
@@ -296,7 +334,8 @@ def hops_of(
         found[crossing.edge] = Hop(
             source=crossing.source_device,
             target=crossing.target_device,
-            cycles=network_cycles + ports[crossing.edge],
+            cycles=network_cycles + ports[crossing.edge].there,
+            back_cycles=network_cycles + ports[crossing.edge].back,
             word=crossing.elements_per_word(form.word_bits),
             credits=words,
             credit_batch=credit_batch(words),

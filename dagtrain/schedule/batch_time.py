@@ -77,7 +77,7 @@ class Way:
         """Frames that the producer may be ahead of the consumer, 1 or more, and cycles until it knows of room."""
         if self.hop is None:
             return self.room, 0.0
-        return max(1.0, self.room * self.hop.ahead / self.hop.credits), self.hop.cycles
+        return max(1.0, self.room * self.hop.ahead / self.hop.credits), self.hop.back_cycles
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,8 @@ class Hop:
     target: str
     # from the sender's input to the receiver's output, if nothing else is on its way
     cycles: int
+    # from a word that the receiver frees to the sender, which may take another one in then
+    back_cycles: int
     # elements that go together, once the last of them is there
     word: int
     # words that the receiver holds, and how many it frees before it returns their credits
@@ -51,7 +53,7 @@ class Hop:
     @property
     def word_cycles(self) -> float:
         """From one word to the next at least: as many as there are credits for in a round trip."""
-        return max(self.least_word_cycles, (2 * self.cycles + self.credit_batch) / self.round_trip_words)
+        return max(self.least_word_cycles, (self.cycles + self.back_cycles + self.credit_batch) / self.round_trip_words)
 
     @property
     def round_trip_words(self) -> int:
@@ -216,7 +218,7 @@ class Network:
         there = self._receive(hop.target, hop.source, words, left + hop.cycles)
         back = words / hop.credit_batch
         self._send(hop.target, edge, back, there, credit=True)
-        self._receive(hop.source, hop.target, back, there + hop.cycles)
+        self._receive(hop.source, hop.target, back, there + hop.back_cycles)
         transfer.arrived.append((counts, there))
         transfer.sent, self.last[edge] = float(end), float(left[-1])
         if transfer.through:

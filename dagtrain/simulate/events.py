@@ -30,6 +30,7 @@ from hdl.errors import DagtrainError
 from hdl.fixed import FloatArray, IntArray
 from hdl.layers.base import Layer
 from hdl.layers.passage import marks, needs
+from hdl.link.format import turns_taken
 from hdl.recipe import Dealt
 from hdl.records import first as shown
 from hdl.streams import queue_latency
@@ -209,6 +210,24 @@ class _PortRow:
     run: int = 1
 
 
+class _Turns(NamedTuple):
+    """Who takes turns before a port: channels by number, then twos of them (`turns_taken`)."""
+
+    # of each two
+    sides: tuple[tuple[int, int], ...]
+    # of each channel and two, the two of which it is a side; -1: it is the port
+    into: IntArray
+
+    @classmethod
+    def of(cls, channels: int) -> _Turns:
+        """Of so many channels."""
+        sides = turns_taken(channels)
+        into = np.full(channels + len(sides), -1)
+        for two, pair in enumerate(sides):
+            into[list(pair)] = two
+        return cls(sides, into)
+
+
 class _Builder:
     """Arrays for the kernel."""
 
@@ -235,8 +254,13 @@ class _Builder:
         self.times = 0
         self.strips = [node.layer.strips for node in graph.nodes]
         self.devices = sorted({end for hop in wired.hops.values() for end in (hop.source, hop.target)})
-        # what words of all hops take at least: they come to a device in the order in which they left others
-        self.way = min((hop.cycles for hop in wired.hops.values()), default=0)
+        # what words and credits of all hops take at least: they come to a device in the order in which they left others
+        self.way = min((min(hop.cycles, hop.back_cycles) for hop in wired.hops.values()), default=0)
+        # by device: channels that leave it, in the order in which its port has them, and who takes turns there
+        self.leaving = [
+            [self.channel[edge] for edge, hop in wired.hops.items() if hop.source == device] for device in self.devices
+        ]
+        self.turns = [_Turns.of(len(channels)) for channels in self.leaving]
         for node, strips in zip(graph.nodes, self.strips, strict=True):
             self._add(node, strips)
 
@@ -437,6 +461,7 @@ class _Builder:
                 "adapted": row.run == (1, 1) and adapter_kind(hop.word, sink.lanes) is not AdapterKind.WIRE,
                 "cycles": self.way,
                 "behind": hop.cycles - self.way,
+                "credits_behind": hop.back_cycles - self.way,
                 "credits": hop.credits // at_once,
                 "credit_batch": hop.credit_batch // at_once,
                 "source": self.devices.index(hop.source),
@@ -563,15 +588,11 @@ class _Builder:
         for hop in self.wired.hops.values():
             for device, rate in ((hop.source, hop.source_rate), (hop.target, hop.target_rate)):
                 found["rate"][self.devices.index(device)] = rate
-        counts = [len(self._leaving(device)) for device in self.devices]
-        found["leaving_end"] = np.cumsum(counts, dtype=np.int64)
-        found["leaving_at"] = found["leaving_end"] - counts
+        counts = [len(channels) for channels in self.leaving]
+        found["leaving_at"], found["leaving_end"] = _begins(counts), np.cumsum(counts)
+        found["twos_at"] = _begins([len(turns.sides) for turns in self.turns])
+        found["into_at"] = _begins([len(turns.into) for turns in self.turns])
         return found
-
-    def _leaving(self, device: str) -> list[int]:
-        """Channels that leave a device."""
-        hops = ((number, self.wired.hops.get(row.edge)) for number, row in enumerate(self.rows))
-        return [number for number, hop in hops if hop is not None and hop.source == device]
 
     def tables(self) -> kernel.Tables:
         """Of all rows."""
@@ -580,7 +601,9 @@ class _Builder:
             needed=_joined(self.needed, np.int64),
             counts=_joined(self.counts, np.int64),
             gates=_joined(self.gates, np.int64),
-            leaving=np.array([n for device in self.devices for n in self._leaving(device)] or [0], np.int64),
+            leaving=_joined([np.array(channels, np.int64) for channels in self.leaving], np.int64),
+            sides=np.array([pair for turns in self.turns for pair in turns.sides] or [(0, 0)], np.int64),
+            into=_joined([turns.into for turns in self.turns], np.int64),
             cycles=_joined(self.cycles, np.float64),
             shares=_joined(self.shares, np.float64),
         )
@@ -601,6 +624,8 @@ class _Builder:
             np.zeros(HEAP * who, np.int64),
             np.full(who, kernel.NEVER),
             np.zeros(1, np.int64),
+            np.zeros(max(1, sum(len(turns.sides) for turns in self.turns)), np.int64),
+            np.zeros(max(map(len, self.leaving), default=0) + 1, np.int64),
         )
 
     # ---- afterwards
@@ -650,6 +675,11 @@ class _Builder:
             last = row[f"{name}_at"] + (row[count] - 1) % row[f"{name}_size"]
             ends += [float(time) for time in times[last]]
         return max(ends)
+
+
+def _begins(counts: Sequence[int]) -> IntArray:
+    """Where each of so many begins, one behind the other."""
+    return np.cumsum(counts, dtype=np.int64) - np.array(counts, np.int64)
 
 
 def _joined(arrays: Sequence[Any], kind: Any) -> Any:

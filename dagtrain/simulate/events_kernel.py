@@ -59,7 +59,7 @@ CHANNEL = _rows(
     # holds, and whose credits go back together, devices, rings of times at which words left, arrived, and credits came
     # back; whether what arrives goes on into a FIFO in DRAM of that room, and whether an adapter makes beats of words
     stored=int, adapted=int, word=int, words=int, at_once=int, door=int, cycles=float, behind=float,
-    credits=int, credit_batch=int,
+    credits_behind=float, credits=int, credit_batch=int,
     source=int, target=int,
     sent_at=int, sent_size=int, arrived_at=int, arrived_size=int, credit_at=int, credit_size=int,
     # worked out so far: beats written and read, words sent, batches of credits returned; cycles that the writer waited
@@ -113,10 +113,11 @@ NODE = _rows(
 
 # a port of a device
 DEVICE = _rows(
-    # words a cycle; its channels in `Tables.leaving`
-    rate=float, leaving_at=int, leaving_end=int,
-    # worked out so far: free to send, to receive; whose turn it is
-    send_free=float, receive_free=float, turn=int,
+    # words a cycle; its channels in `Tables.leaving`; the twos that take turns, in
+    # `Tables.sides`, and in `Tables.into`
+    rate=float, leaving_at=int, leaving_end=int, twos_at=int, into_at=int,
+    # worked out so far: free to send, to receive
+    send_free=float, receive_free=float,
 )  # fmt: skip
 
 
@@ -133,6 +134,10 @@ class Tables(NamedTuple):
     gates: IntArray
     # channels that leave each device
     leaving: IntArray
+    # who takes turns before a port (`hdl.link.format.turns_taken`), numbered for each device: channels, then twos of
+    # them; of each two both sides, and of a channel or two the two of which it is a side, -1: it is the port
+    sides: IntArray
+    into: IntArray
     # cycles of strips; of sources of strips the share of a strip that is over when each beat is made
     cycles: FloatArray
     shares: FloatArray
@@ -154,6 +159,9 @@ class State(NamedTuple):
     heap_who: IntArray
     queued: FloatArray
     length: IntArray
+    # whose turn it is of those that take turns: the second side's; places of those still to be asked
+    turns: IntArray
+    asked: IntArray
 
 
 @njit(cache=True)
@@ -840,11 +848,20 @@ def _word_ready(c: Rows, s: State, channel: int) -> float:
 def _serve(c: Rows, d: Rows, t: Tables, s: State, device: int, nodes: int, time: float) -> None:
     """A device's port sends a word, of the channels whose turn it is, if one is there."""
     time = max(time, d[device].send_free)
-    first, end = d[device].leaving_at, d[device].leaving_end
+    first, end, twos = d[device].leaving_at, d[device].leaving_end, d[device].twos_at
     count = end - first
     soonest, chosen = NEVER, -1
-    for step in range(count):
-        place = (d[device].turn + step) % count
+    # the port, which is all that leaves
+    s.asked[0], waiting = max(0, 2 * count - 2), 1
+    while waiting > 0:
+        waiting -= 1
+        place = s.asked[waiting]
+        if place >= count:
+            two = twos + place - count
+            s.asked[waiting] = t.sides[two, 1 - s.turns[two]]
+            s.asked[waiting + 1] = t.sides[two, s.turns[two]]
+            waiting += 2
+            continue
         ready = _word_ready(c, s, t.leaving[first + place])
         if ready <= time:
             chosen = place
@@ -854,7 +871,13 @@ def _serve(c: Rows, d: Rows, t: Tables, s: State, device: int, nodes: int, time:
         if soonest != NEVER:
             _push(s, soonest, nodes + device)
         return
-    d[device].turn = (chosen + 1) % count
+    place = chosen
+    for _ in range(count):
+        two = t.into[d[device].into_at + place]
+        if two < 0:
+            break
+        s.turns[twos + two] = int(t.sides[twos + two, 0] == place)
+        place = count + two
     channel = t.leaving[first + chosen]
     word, target = c[channel].sent, c[channel].target
     d[device].send_free = time + c[channel].at_once / d[device].rate
@@ -912,7 +935,7 @@ def _credit(c: Rows, d: Rows, s: State, channel: int, nodes: int, devices: int, 
     d[target].send_free = leaves + 1.0 / d[target].rate
     there = max(leaves + c[channel].cycles, d[source].receive_free)
     d[source].receive_free = there + 1.0 / d[source].rate
-    there += c[channel].behind
+    there += c[channel].credits_behind
     s.times[c[channel].credit_at + c[channel].returned % c[channel].credit_size] = there
     c[channel].returned += 1
     _push(s, there, nodes + source)

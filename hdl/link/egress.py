@@ -41,6 +41,11 @@ class Egress(LinkEnd):
         """From the last beat of a word to the word, if there is a credit."""
         return adapter_cycles(self.lanes, self.per_word) + 1
 
+    @property
+    def credit_cycles(self) -> int:
+        """From a credit to the word that it lets pass."""
+        return 2
+
     def build(self, domain: ClockReset, streams: Mapping[str, Stream]) -> Instances:
         """See the base class."""
         number, device = self.signals(self.inputs)

@@ -59,6 +59,11 @@ class Ingress(LinkEnd):
         held = 0 if self.pooled else queue_latency(self.depth)
         return held + adapter_cycles(self.per_word, self.lanes)
 
+    @property
+    def credit_cycles(self) -> int:
+        """From the last word of a batch that leaves the FIFO to its credits."""
+        return 2
+
     def build(self, domain: ClockReset, streams: Mapping[str, Stream]) -> Instances:
         """See the base class."""
         number, device = self.signals(self.inputs)

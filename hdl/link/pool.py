@@ -80,6 +80,11 @@ class ReceivePool(Taking):
         """From a word to its receiver, if nothing else is on its way."""
         return CHOICES + 6 + queue_latency(self.stages[stream])
 
+    @property
+    def rest_cycles(self) -> int:
+        """From a word to ``rest``."""
+        return 1
+
     def build(self, domain: ClockReset, streams: Mapping[str, Stream]) -> Instances:
         """See the base class."""
         # a vector even of one bit
