@@ -133,8 +133,9 @@ def make_case(layer: Layer, batches: int = BATCHES, seed: int = 1) -> Case:
     contents = layer.images(state)
     images = {memory.name: contents[memory.name] for memory in layer.memories()}
     if loading is not None:
-        # what nobody may read
-        changed = [memory for memory in layer.memories() if memory.name not in CONSTANT]
+        # what nobody may read: all but tables and frozen weights
+        kept = CONSTANT | {"weights"} if layer.held_parameters else CONSTANT
+        changed = [memory for memory in layer.memories() if memory.name not in kept]
         images |= {memory.name: [NONSENSE % (1 << memory.width)] * memory.depth for memory in changed}
         loading.keep(layer, state)
     rings: dict[str, list[int]] = {port.name: [] for port in ring_ports(layer)}
@@ -215,7 +216,9 @@ class Loading:
         if not isinstance(layer, Batched) or not isinstance(layer.recipe, LoadedRecipe):
             return None
         begun = layer.begun if isinstance(layer, Counting) else 0
-        return cls(begun, layer.recipe.batch, layer.recipe.rounds)
+        # of the training, of which a copy has a share
+        batch = layer.recipe.dealt.batch if layer.recipe.dealt else layer.recipe.batch
+        return cls(begun, batch, layer.recipe.rounds)
 
     def keep(self, layer: Layer, state: State) -> None:
         """What it holds behind a batch, or before the first."""

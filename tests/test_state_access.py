@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from myhdl import always, always_comb, block
+from myhdl import Signal, always, always_comb, block, intbv
 
 from dagtrain.cosim.cluster import Feeds
 from dagtrain.cosim.compare import state_differences
@@ -32,20 +32,27 @@ from dagtrain.graph.ir import Graph
 from dagtrain.passes.access_state import access_state
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.calibrate import calibrate
+from dagtrain.passes.exchange import Exchanging
 from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.freeze_layers import freeze_layers
 from dagtrain.passes.insert_forks import insert_forks
+from dagtrain.passes.replicate import replicate
 from dagtrain.progress import Silent
 from dagtrain.training.emulator import Emulator
 from dagtrain.training.feeds import synthetic_feeds
 from hdl.cache import cache_folder
 from hdl.convert.netlist import Direction
+from hdl.engine.codec import feedback
+from hdl.engine.codec.collective import Collective
+from hdl.engine.codec.integer_codec import Cut
 from hdl.engine.weights import access, update, update_access, update_outside_access
 from hdl.engine.weights.records import Kind, Record, StateError, records_of, start, words_of
 from hdl.errors import DagtrainError, DeadlockError
 from hdl.layers.base import Layer
 from hdl.layers.beats import to_beats
-from hdl.layers.capabilities import with_loaded_state
+from hdl.layers.capabilities import of_copy, with_loaded_state
+from hdl.layers.exchange.exchange import Exchange
+from hdl.layers.pointwise import dropout
 from hdl.layers.pointwise.bias import BiasGradient
 from hdl.layers.registry import load_layers
 from hdl.layers.wiring.update import Update
@@ -75,6 +82,19 @@ def forward_net(recipe: Recipe) -> Graph:
     x = builder.relu(builder.norm(builder.conv(builder.input(4, 4, 1), 2, 3, padding=1)))
     x = builder.dropout(x, 0.3)
     return builder.classify(builder.gemm(builder.global_average_pool(x), 3))
+
+
+def copied_net(staleness: int) -> Graph:
+    """A norm whose scale stays as it is, and copies of layers with exchanges that keep residuals, and with random bits
+    of frames."""
+    builder = GraphBuilder("copied", Recipe(batch=BATCH, staleness=staleness, learning_rate=0.1), seed=3)
+    x = builder.relu(builder.norm(builder.conv(builder.input(4, 4, 1), 2, 3, padding=1)))
+    x = builder.dropout(builder.conv(x, 2, 1), 0.3)
+    forward = builder.classify(builder.gemm(builder.global_average_pool(x), 3))
+    training = differentiate(freeze_layers(forward, ["norm1"]))
+    graph = calibrate(training, [synthetic_feeds(training, BATCH, seed) for seed in range(2)])
+    way = Exchanging(Collective.CHAIN, (4, 7, Cut.STOCHASTIC), feedback=True)
+    return insert_forks(replicate(graph, {"conv2": 2, "dropout*": 2, "gemm1": 2}, way))
 
 
 def feeds_of(graph: Graph, batch: int) -> Feeds:
@@ -186,14 +206,27 @@ def test_states_of_other_devices_or_batches_are_refused() -> None:
         dumped(words_of([Record(Kind.LOAD, (1,)), Record(Kind.DUMP)]), links, 4)
 
 
+def test_copies_whose_weights_drift_apart_are_no_checkpoint() -> None:
+    graph = access_state(fold_graph(copied_net(0), TINY_CYCLES))
+    golden = Executor(graph)
+    golden.step(feeds_of(graph, 0))
+    found = state_of(golden)
+    assert restored(graph, found).batches == 1
+    wrong = {**found.words, "gemm1.w.update@1": tuple(word ^ 1 for word in found.words["gemm1.w.update@1"])}
+    with pytest.raises(
+        StateError, match=r"copies of gemm1\.w differ behind 1 batches: gemm1.w.update@0 and gemm1.w.upd"
+    ):
+        restored(graph, Dumped(1, wrong))
+
+
 def test_state_that_cannot_be_loaded_is_named_with_its_reason() -> None:
-    frozen = freeze_layers(forward_net(Recipe(batch=BATCH)), ["norm1"])
-    graph = insert_forks(differentiate(frozen))
     with pytest.raises(DagtrainError) as caught:
-        access_state(fold_graph(graph, TINY_CYCLES))
+        access_state(fold_graph(copied_net(1), TINY_CYCLES))
     message = str(caught.value)
-    assert "norm1: its scale and shift are frozen, and its statistics begin as the images have them" in message
-    assert [problem.where for problem in caught.value.problems] == ["norm1", "norm1.backward"]
+    assert "conv2@1: is one of 2 copies, some of which get none of a batch's 1 stale frames; give the recipe" in message
+    assert {problem.where.split(".")[0] for problem in caught.value.problems} >= {"conv2@0", "conv2@1", "gemm1@1"}
+    assert access_state(fold_graph(copied_net(0), TINY_CYCLES))
+    assert access_state(fold_graph(copied_net(2), TINY_CYCLES))
 
 
 # ---- devices
@@ -289,9 +322,10 @@ class Trained:
         }
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
-    graph, folder = plain_net(1), tmp_path_factory.mktemp("state")
+@pytest.fixture(scope="module", params=["plain", "copies"])
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+    graph = plain_net(1) if request.param == "plain" else copied_net(2)
+    folder = tmp_path_factory.mktemp("state")
     design = design_cluster(
         graph, placement(graph, "updates apart"), DEVICES, TINY_CYCLES, LIBRARY, word_bits=64, state_access=True
     )
@@ -376,15 +410,17 @@ def test_the_command_emits_ports_where_they_are_asked_for(tmp_path: Path) -> Non
 
 # ---- layers
 
-# of two versions of weights at the beginning, in one place as well; statistics of some lanes after others, of frames of
-# lag, with and without errors for what is upstream; rates of a schedule, a momentum that looks ahead; dropped frames
+# of two versions of weights at the beginning, in one place as well; hops of all kinds, with and without residuals;
+# statistics of some lanes after others, of frames of lag, with and without errors for what is upstream, beside frozen
+# scales; rates of a schedule, a momentum that looks ahead; dropped frames
 LOADED = {
     "Bias": (0,),
     "Conv": (3,),
     "ConvPair": (2,),
     "DropoutError": (0,),
-    "OnlineNorm": (0, 13),
-    "OnlineNormBackward": (6, 9, 15),
+    "Exchange": (0, 1, 2, 3, 4, 5, 6, 7),
+    "OnlineNorm": (0, 9, 13),
+    "OnlineNormBackward": (6, 9, 10, 15),
     "StochasticDepth": (0,),
     "Update": (6, 7, 9, 10),
 }
@@ -478,10 +514,40 @@ def taken_back_too_early(domain: Any, giving: Any, ring: Any, *, beats: int) -> 
 ring_state = update_outside_access.ring_state
 
 
+@block
+def frames_of_the_first_copy(behind: Any, first: Any, *, copy: int) -> Any:
+    """`_first_frame` of a copy that takes itself for the first one."""
+    del copy
+    return _first_frame(behind, first, copy=0)
+
+
+_first_frame = dropout._first_frame
+
+
+@block
+def given_while_written(domain: Any, batches: Any, fetch: Any, out: Any, opened: Any, *, beats: int) -> Any:
+    """`tensors_left` that takes residuals to be written once they are read."""
+    del out
+    return tensors_left(domain, batches, fetch, Signal(intbv(0)[4:]), opened, beats=beats)
+
+
+@block
+def never_opened_again(domain: Any, batches: Any, fetch: Any, out: Any, opened: Any, *, beats: int) -> Any:
+    """`tensors_left` that counts a batch a beat."""
+    return tensors_left(domain, batches, fetch, out, opened, beats=beats // beats)
+
+
+tensors_left = feedback.tensors_left
+
+
 # twice those that the traffic takes
 FAULT_CYCLES = 1_500
 UPDATE, OUTSIDE = (layer for layer in Update.examples() if layer.accessed)
 COUNTING = next(layer for layer in BiasGradient.examples() if layer.accessed)
+# every second frame of batches of three
+DEALT = with_loaded_state(of_copy(dropout.Dropout(height=1, width=2, channels=2, recipe=Recipe(batch=3)), 1, 2))
+# fewer residuals than cycles from one that is read to the one that is written
+RESIDUALS = with_loaded_state(Exchange.examples()[7])
 FAULTS: Mapping[str, tuple[Layer, Any, str, Any, type[Exception]]] = {
     "a word of momentum is lost": (UPDATE, update_access, "shared_memory", first_momentum_lost, AssertionError),
     "an update's counter is not restored": (UPDATE, access, "begin_counter", counters_not_restored, AssertionError),
@@ -495,7 +561,12 @@ FAULTS: Mapping[str, tuple[Layer, Any, str, Any, type[Exception]]] = {
         taken_back_too_early,
         DeadlockError,
     ),
-}
+    "a copy draws the bits of the first": (DEALT, dropout, "_first_frame", frames_of_the_first_copy, AssertionError),
+    "residuals are given before they are there": (
+        RESIDUALS, feedback, "tensors_left", given_while_written, AssertionError
+    ),
+    "residuals of a beat are a batch's": (RESIDUALS, feedback, "tensors_left", never_opened_again, DeadlockError),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -133,7 +133,7 @@ def restored(graph: Graph, newest: Dumped, earlier: Dumped | None = None) -> Exe
     """An executor of the folded graph that goes on as the devices do.
 
     ``earlier`` was dumped a batch before.  Without it, at staleness above 0, the first batch reads the newest weights
-    alone, as that of a training does.  Raises `StateError` where nodes are missing."""
+    alone, as that of a training does.  Raises `StateError` where nodes are missing or copies differ."""
     nodes = [node for node in graph.nodes if node.name in newest.words]
     missing = [link.node for link in links_of(graph.nodes, graph) if link.words and link.node not in newest.words]
     if missing:
@@ -144,6 +144,7 @@ def restored(graph: Graph, newest: Dumped, earlier: Dumped | None = None) -> Exe
             "dump behind two batches in succession",
         )
     states = {node.name: _state(graph, node, newest) for node in nodes}
+    _check_copies(nodes, newest)
     begun = replace(
         graph,
         nodes=tuple(replace(node, layer=going_on(node.layer, newest.batches)) for node in graph.nodes),
@@ -172,6 +173,19 @@ def _state(graph: Graph, node: Node, found: Dumped) -> State:
     state = node.layer.start(graph.initial(node))
     node.layer.with_state_words(state, found.words[node.name])
     return state
+
+
+def _check_copies(nodes: Sequence[Node], found: Dumped) -> None:
+    """Copies that learn apart have equal weights and momenta behind every batch."""
+    first: dict[str, str] = {}
+    for node in nodes:
+        keys = [node.parameters[port.name] for port in node.layer.sources] if _sends_weights(node) else []
+        for key in keys:
+            other = first.setdefault(key, node.name)
+            if found.words[node.name] != found.words[other]:
+                raise StateError(
+                    f"copies of {key} differ behind {found.batches} batches: {other} and {node.name}", LOAD_AGAIN
+                )
 
 
 def _weights(nodes: Sequence[Node], states: Mapping[str, State]) -> dict[str, FloatArray]:

@@ -33,8 +33,13 @@ def access_state(graph: Graph) -> Graph:
 
 def _kept_back(layer: Layer) -> str:
     """Why a layer's state can't be loaded; "" if it can, or if there is none."""
-    if isinstance(layer, Batched) and layer.recipe.dealt:
-        return "is one of several copies, whose count of frames and versions is not loaded yet; import without --copy"
+    dealt = layer.recipe.dealt if isinstance(layer, Batched) else None
+    if dealt is not None and 0 < dealt.staleness < dealt.copies:
+        # a copy without stale frames would read no frame with the first of the two versions that are loaded
+        return (
+            f"is one of {dealt.copies} copies, some of which get none of a batch's {dealt.staleness} stale frames; "
+            f"give the recipe a staleness of 0, or of {dealt.copies} or more"
+        )
     if layer.is_store:
         # what comes there comes from an update, which loads it; frozen weights stay those of the image, as on chip
         return ""

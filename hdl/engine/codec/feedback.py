@@ -10,6 +10,7 @@ Source: the golden model is `hdl.engine.codec.integer_codec.with_feedback`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from myhdl import Signal, always, always_comb, block, concat, intbv
 
@@ -17,15 +18,27 @@ from hdl.engine.arithmetic.rounding import sum_cycles, sum_stream
 from hdl.engine.codec.cut import CUT_CYCLES, cut_stream
 from hdl.engine.codec.integer_codec import Cut, IntegerCodec
 from hdl.engine.codec.stages import next_stage
+from hdl.engine.weights.access import Batches, batches_left
+from hdl.engine.weights.records import COUNTER_BITS
+from hdl.engine.weights.sections import MemoryAccess, accessed_dual_port
+from hdl.engine.weights.update import tensor_ends
 from hdl.fixed import Fixed
 from hdl.memory import address_width, simple_dual_port
-from hdl.signals import ClockReset, Instances
+from hdl.signals import Bit, Bits, ClockReset, Instances
 from hdl.stream import Stream, bits_of
 from hdl.streams import counter, join
 from hdl.streams.reads import output_register, output_register_latency, read_stream
 
 # public name of the memory
 RESIDUAL = "residual"
+
+
+@dataclass(frozen=True)
+class ResidualState:
+    """Residuals that are loaded and dumped."""
+
+    batches: Batches
+    memory: MemoryAccess
 
 
 def residual_fixed(codec: IntegerCodec, element: Fixed) -> Fixed:
@@ -55,6 +68,7 @@ def feedback_stream(
     lanes: int,
     beats: int,
     contents: Sequence[int] | None,
+    state: ResidualState | None = None,
 ) -> Instances:
     """Elements and their residuals, coded; what that took is kept.
 
@@ -65,6 +79,7 @@ def feedback_stream(
         x: in, stream of ``lanes`` codes of ``element``, ``beats`` a tensor.
         noise: in, stream of 16 random bits a lane; None but for `Cut.STOCHASTIC`.
         y: out, stream of ``lanes`` codes of ``element``, from registers.
+        state: in and out, as of `residual_memory`.
     """
     kept = residual_fixed(codec, element)
     bits, width, drop = lanes * kept.width, lanes * element.width, codec.drop
@@ -104,13 +119,20 @@ def feedback_stream(
         subtract,
         beside,
         stage,
-        residual_memory(domain, less, y, old, beats=beats, contents=contents),
+        residual_memory(domain, less, y, old, beats=beats, contents=contents, state=state),
     )
 
 
 @block
 def residual_memory(
-    domain: ClockReset, x: Stream, y: Stream, old: Stream, *, beats: int, contents: Sequence[int] | None
+    domain: ClockReset,
+    x: Stream,
+    y: Stream,
+    old: Stream,
+    *,
+    beats: int,
+    contents: Sequence[int] | None,
+    state: ResidualState | None = None,
 ) -> Instances:
     """Gives a tensor's residuals in the order in which they came, each once it is written.  Costs the memory and three
     counters.
@@ -119,6 +141,8 @@ def residual_memory(
         x: in, stream of as much as ``y`` has, and above it residuals.
         y: out, stream of any width, in the same cycle.
         old: out, stream of residuals; those of ``contents`` first.
+        state: in and out, of which batches residuals are given, and what is loaded and dumped between them; drives
+            ``batches.rests`` and what the memory holds.  None: of all.
     """
     low, high, most = y.width, x.width, beats
     read_at, write_at = (Signal(intbv(0)[address_width(beats) :]) for _ in range(2))
@@ -127,10 +151,28 @@ def residual_memory(
     wanted, fetch, write = (Signal(bool(0)) for _ in range(3))
     word, new = (Signal(intbv(0)[old.width :]) for _ in range(2))
     words = Stream(old.width)
-    store = simple_dual_port(
-        domain.clk, write, write_at, new, fetch, read_at, word, depth=beats, width=old.width, contents=contents,
-        image=RESIDUAL,
-    )  # fmt: skip
+    if state is None:
+        limits: Instances = ()
+        store = simple_dual_port(
+            domain.clk, write, write_at, new, fetch, read_at, word, depth=beats, width=old.width, contents=contents,
+            image=RESIDUAL,
+        )  # fmt: skip
+
+        @always_comb
+        def decide() -> None:
+            wanted.next = out != most
+
+    else:
+        opened = Signal(bool(0))
+        limits = tensors_left(domain, state.batches, fetch, out, opened, beats=beats)
+        store = accessed_dual_port(
+            domain.clk, write, write_at, new, fetch, read_at, word, state.memory, depth=beats, contents=contents,
+            public=RESIDUAL, output_register=False,
+        )  # fmt: skip
+
+        @always_comb
+        def decide() -> None:
+            wanted.next = opened and out != most
 
     @always_comb
     def pass_on() -> None:
@@ -139,7 +181,6 @@ def residual_memory(
         x.ready.next = y.ready
         write.next = x.valid and y.ready
         new.next = x.payload[high:low]
-        wanted.next = out != most
 
     @always(domain.clk.posedge)
     def count() -> None:
@@ -152,6 +193,8 @@ def residual_memory(
 
     return (
         store,
+        limits,
+        decide,
         pass_on,
         count,
         counter(domain, fetch, read_at, count=beats),
@@ -159,3 +202,26 @@ def residual_memory(
         read_stream(domain, wanted, fetch, word, words),
         output_register(domain, words, old, depth=beats),
     )
+
+
+@block
+def tensors_left(domain: ClockReset, batches: Batches, fetch: Bit, out: Bits, opened: Bit, *, beats: int) -> Instances:
+    """Residuals of as many batches as are said are given; between them all are written.  Costs two counters.
+
+    Ports:
+        batches: in and out; drives ``rests``, from registers.
+        fetch: in, 1 bit, only while ``opened``: a residual is read at this edge.
+        out: in, of any width: residuals that were read and not written anew.
+        opened: out, 1 bit, from a register: one may be.
+    """
+    left = Signal(intbv(0)[COUNTER_BITS:])
+    trained = Signal(bool(0))
+    ends = tensor_ends(domain, fetch, trained, beats=beats)
+    count = batches_left(domain, batches, trained, left)
+
+    @always_comb
+    def decide() -> None:
+        opened.next = left != 0
+        batches.rests.next = left == 0 and out == 0 and not batches.more
+
+    return ends, count, decide

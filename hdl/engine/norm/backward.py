@@ -153,12 +153,12 @@ def norm_backward(
 def accessed_norm_backward(
     domain: ClockReset,
     e: Stream,
-    gamma: Stream,
+    gamma: Stream | None,
     normal: Stream,
     inverse: Stream,
     dx: Stream,
-    g_gamma: Stream,
-    g_beta: Stream,
+    g_gamma: Stream | None,
+    g_beta: Stream | None,
     load: Stream,
     dump: Stream,
     *,
@@ -262,6 +262,32 @@ def norm_errors(
         dx: out, stream as that of `norm_backward`.
     """
     return norm_backward(domain, e, None, normal, inverse, dx, None, None, shape=shape, images=images)
+
+
+@block
+def accessed_norm_errors(
+    domain: ClockReset,
+    e: Stream,
+    normal: Stream,
+    inverse: Stream,
+    dx: Stream,
+    load: Stream,
+    dump: Stream,
+    *,
+    shape: BackwardShape,
+    images: Mapping[str, Sequence[int]] | None = None,
+) -> Instances:
+    """`accessed_norm_backward` whose scale stays as it is, without gradients.
+
+    Ports:
+        e, normal, inverse: in, streams as those of `norm_backward`.
+        dx: out, stream as that of `norm_backward`.
+        load: in, stream of 65 bits.
+        dump: out, stream of 65 bits; valid and payload from registers.
+    """
+    return accessed_norm_backward(
+        domain, e, None, normal, inverse, dx, None, None, load, dump, shape=shape, images=images
+    )
 
 
 @block

@@ -109,8 +109,8 @@ def norm_forward(
 def accessed_norm_forward(
     domain: ClockReset,
     x: Stream,
-    gamma: Stream,
-    beta: Stream,
+    gamma: Stream | None,
+    beta: Stream | None,
     y: Stream,
     normal: Stream,
     inverse: Stream,
@@ -160,6 +160,30 @@ def frozen_norm_forward(
         y, normal, inverse: out, streams as those of `norm_forward`.
     """
     return norm_forward(domain, x, None, None, y, normal, inverse, shape=shape, images=images)
+
+
+@block
+def accessed_frozen_norm_forward(
+    domain: ClockReset,
+    x: Stream,
+    y: Stream,
+    normal: Stream,
+    inverse: Stream,
+    load: Stream,
+    dump: Stream,
+    *,
+    shape: ForwardShape,
+    images: Mapping[str, Sequence[int]] | None = None,
+) -> Instances:
+    """`accessed_norm_forward` whose scale and shift stay as they are.
+
+    Ports:
+        x: in, stream as that of `norm_forward`.
+        y, normal, inverse: out, streams as those of `norm_forward`.
+        load: in, stream of 65 bits.
+        dump: out, stream of 65 bits; valid and payload from registers.
+    """
+    return accessed_norm_forward(domain, x, None, None, y, normal, inverse, load, dump, shape=shape, images=images)
 
 
 @block

@@ -7,6 +7,7 @@ import math
 from myhdl import Signal, always, always_comb, block, intbv, modbv
 
 from hdl.engine.random import HASH_LATENCY, hash32_pipeline, stream_indices
+from hdl.engine.weights.access import Begin
 from hdl.random_bits import WORD
 from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream, bits_of
@@ -15,7 +16,15 @@ from hdl.tensor import Tile
 
 @block
 def element_noise(
-    domain: ClockReset, y: Stream, *, shape: tuple[int, ...], tile: Tile, lanes: int, key: int, begun: int
+    domain: ClockReset,
+    y: Stream,
+    *,
+    shape: tuple[int, ...],
+    tile: Tile,
+    lanes: int,
+    key: int,
+    begun: int,
+    begin: Begin | None = None,
 ) -> Instances:
     """16 random bits of (element, batch, ``key``) for each element of a parameter, batch after batch, made ahead.
 
@@ -23,6 +32,8 @@ def element_noise(
 
     Ports:
         y: out, stream of ``16 * lanes`` bits, in the stream order of ``tile``.
+        begin: in, ``held`` and ``batches`` alone: batches are counted from there on, and none has bits before; None:
+            from ``begun`` on.
     """
     final = (math.prod(shape) + tile.padding(shape)) // lanes - 1
     index, hashed = (Signal(intbv(0)[WORD * lanes :]) for _ in range(2))
@@ -31,8 +42,10 @@ def element_noise(
     # words under way; the last one is offered
     filled = Signal(intbv(0)[HASH_LATENCY:])
     advance = Signal(bool(0))
-    oldest, first = HASH_LATENCY - 1, begun % (1 << WORD)
-    indices = stream_indices(domain, advance, index, shape=shape, tile=tile, lanes=lanes)
+    oldest = HASH_LATENCY - 1
+    first = begun % (1 << WORD) if begin is None else begin.batches
+    counting = domain if begin is None else begin.domain(domain)
+    indices = stream_indices(counting, advance, index, shape=shape, tile=tile, lanes=lanes)
     hashing = hash32_pipeline(domain.clk, advance, index, batch, key, hashed)
 
     @always_comb
@@ -55,7 +68,7 @@ def element_noise(
                 batch.next = batch + 1
             else:
                 beat.next = beat + 1
-        if domain.rst:
+        if counting.rst:
             filled.next = 0
             beat.next = 0
             batch.next = first

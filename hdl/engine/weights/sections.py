@@ -60,8 +60,9 @@ def accessed_dual_port(
     depth: int,
     contents: Sequence[int] | None,
     public: str,
+    output_register: bool = True,
 ) -> Instances:
-    """`simple_dual_port` with an output register and a second way to it.  Costs multiplexers.
+    """`simple_dual_port` with a second way to it.  Costs multiplexers.
 
     Ports:
         write: in, 1 bit.
@@ -69,7 +70,7 @@ def accessed_dual_port(
         data: in, as wide as ``old``, with ``write``.
         read: in, 1 bit.
         read_at: in, `address_width` ``(depth)`` bits, with ``read``.
-        old: out, a word of any width, 2 cycles after ``read``.
+        old: out, a word of any width, 2 cycles after ``read``; 1 without an output register.
         access: in and out; drives ``held``.
     """
     any_write, any_read = Signal(bool(0)), Signal(bool(0))
@@ -77,7 +78,7 @@ def accessed_dual_port(
     written = Signal(intbv(0)[len(old) :])
     store = simple_dual_port(
         clk, any_write, written_at, written, any_read, from_at, old,
-        depth=depth, width=len(old), contents=contents, output_register=True, image=public,
+        depth=depth, width=len(old), contents=contents, output_register=output_register, image=public,
     )  # fmt: skip
 
     @always_comb

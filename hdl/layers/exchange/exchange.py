@@ -29,14 +29,24 @@ from myhdl import block
 from hdl.engine.arithmetic.rounding import exact_sum, sum_cycles, sum_stream
 from hdl.engine.codec.coding import Coding
 from hdl.engine.codec.cut import CUT_CYCLES, cut_stream
-from hdl.engine.codec.feedback import RESIDUAL, feedback_cycles, feedback_stream, loop_cycles, residual_fixed
+from hdl.engine.codec.feedback import (
+    RESIDUAL,
+    ResidualState,
+    feedback_cycles,
+    feedback_stream,
+    loop_cycles,
+    residual_fixed,
+)
 from hdl.engine.codec.integer_codec import Cut, IntegerCodec, with_feedback
+from hdl.engine.weights.access import Batches, Begin, counter_link, state_link
 from hdl.engine.weights.gradient_rounding import GRADIENT_ROUNDING_LATENCY, Rounding, gradient_rounding
 from hdl.engine.weights.noise import element_noise
+from hdl.engine.weights.records import WORD_BITS
+from hdl.engine.weights.sections import MemoryAccess, joined_words, pieces_of, split_words, state_sections
 from hdl.errors import ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray
 from hdl.layers.base import Layer
-from hdl.layers.beats import pack
+from hdl.layers.beats import pack, unpack
 from hdl.layers.meaning import State
 from hdl.layers.storage import Memory
 from hdl.layers.wiring.gradient_sum import GradientSum, add_stream, gradient_sum
@@ -47,7 +57,7 @@ from hdl.signals import ClockReset, Instances
 from hdl.spelling import QUIET
 from hdl.stream import Stream
 from hdl.streams import join, queue, queue_latency
-from hdl.tensor import Kind, Port, Tensor, Tile, in_order
+from hdl.tensor import Kind, Port, Tensor, Tile, from_order, in_order
 
 # places of the queue at the end
 DEPTH = 2
@@ -177,9 +187,21 @@ class Exchange(ParameterLayer):
         return max(beats, loop_cycles(self.codec, self.g_fixed, beats))
 
     @property
-    def not_accessed(self) -> str:
-        """Counts of batches come by no stream."""
-        return f"copies of {self.title} exchange gradients, and the batches that they count can't be loaded"
+    def accessed(self) -> bool:
+        """The number of batches, and residuals."""
+        return self.recipe.loaded
+
+    def state_words(self, state: State) -> list[int]:
+        """Residuals in stream order, those of a beat together."""
+        memories, images = self.memories(), self.images(state)
+        return [word for memory in memories for word in split_words(images[memory.name], memory.width)]
+
+    def with_state_words(self, state: State, words: Sequence[int]) -> None:
+        """Residuals."""
+        for memory in self.memories():
+            assert self.codec is not None
+            kept = unpack(joined_words(words, memory.width), residual_fixed(self.codec, self.g_fixed), self.w_lanes)
+            state[RESIDUAL] = from_order(kept, self.stream_order("g")).reshape(self.shape)
 
     # ---- meaning
 
@@ -261,13 +283,10 @@ class Exchange(ParameterLayer):
     ) -> Instances:
         """Adders alone, or rounding, an adder and the codec."""
         own, came, out = streams["g"], streams.get("ring_in"), streams[self.sources[0].name]
-        if self.codec is not None:
-            return coded_hop(domain, own, came, out, cfg=self, contents=(images or {}).get(RESIDUAL))
-        if came is None:
-            return queue(domain, own, out, depth=DEPTH)
-        if self.is_last:
-            return gradient_sum(domain, [came, own], out, cfg=self.rounded)
-        return exact_hop(domain, own, came, out, lanes=self.w_lanes)
+        contents = (images or {}).get(RESIDUAL)
+        if self.accessed:
+            return accessed_hop(domain, own, came, out, streams["load"], streams["dump"], cfg=self, contents=contents)
+        return hop(domain, own, came, out, cfg=self, contents=contents)
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
@@ -295,6 +314,69 @@ class Exchange(ParameterLayer):
 
 
 @block
+def accessed_hop(
+    domain: ClockReset,
+    own: Stream,
+    came: Stream | None,
+    y: Stream,
+    load: Stream,
+    dump: Stream,
+    *,
+    cfg: Exchange,
+    contents: Sequence[int] | None,
+) -> Instances:
+    """`hop`, with a number of batches behind it, and residuals, that come by a stream and go out by one.
+
+    Ports:
+        own, came: in, streams as those of `hop`.
+        y: out, stream as that of `hop`.
+        load: in, stream of 65 bits.
+        dump: out, stream of 65 bits; valid and payload from registers.
+    """
+    begin = Begin()
+    if not cfg.feedback:
+        return counter_link(domain, load, dump, begin), hop(domain, own, came, y, cfg=cfg, contents=None, begin=begin)
+    (memory,) = cfg.memories()
+    taken, given = Stream(WORD_BITS), Stream(WORD_BITS)
+    state = ResidualState(Batches(), MemoryAccess(memory.depth, memory.width))
+    words = memory.depth * pieces_of(memory.width)
+    link = state_link(domain, load, dump, taken, given, begin, state.batches, words=words)
+    sections = state_sections(domain, taken, given, state.batches.giving, [state.memory], order=(0,))
+    return link, sections, hop(domain, own, came, y, cfg=cfg, contents=contents, begin=begin, state=state)
+
+
+@block
+def hop(
+    domain: ClockReset,
+    own: Stream,
+    came: Stream | None,
+    y: Stream,
+    *,
+    cfg: Exchange,
+    contents: Sequence[int] | None,
+    begin: Begin | None = None,
+    state: ResidualState | None = None,
+) -> Instances:
+    """What a copy makes of its own sum and of what came: `coded_hop`, `gradient_sum` at the end of exact sums, or
+    `exact_hop`.
+
+    Ports:
+        own: in, stream of ``cfg.w_lanes`` codes of ``cfg.own``.
+        came: in, stream of as many codes as the copy before hands on; None at the first copy.
+        y: out, stream of as many codes of the one source; valid and payload from registers.
+        begin: in, as of `gradient_rounding`.
+        state: in and out, as of `feedback_stream`.
+    """
+    if cfg.codec is not None:
+        return coded_hop(domain, own, came, y, cfg=cfg, contents=contents, begin=begin, state=state)
+    if came is None:
+        return queue(domain, own, y, depth=DEPTH)
+    if cfg.is_last:
+        return gradient_sum(domain, [came, own], y, cfg=cfg.rounded, begin=begin)
+    return exact_hop(domain, own, came, y, lanes=cfg.w_lanes)
+
+
+@block
 def exact_hop(domain: ClockReset, own: Stream, came: Stream, y: Stream, *, lanes: int) -> Instances:
     """Sums of codes with the same binary point.  Costs an adder and three registers a lane; one beat a cycle.
 
@@ -316,6 +398,8 @@ def coded_hop(
     *,
     cfg: Exchange,
     contents: Sequence[int] | None = None,
+    begin: Begin | None = None,
+    state: ResidualState | None = None,
 ) -> Instances:
     """Rounds the own sum, adds it to what came, and gives what a codec leaves of it.
 
@@ -326,13 +410,15 @@ def coded_hop(
         own: in, stream of ``cfg.w_lanes`` codes of ``cfg.own``.
         came: in, stream of ``cfg.w_lanes`` codes of ``cfg.g_fixed``; None at the first copy.
         y: out, stream of ``cfg.w_lanes`` codes of ``cfg.g_fixed``; valid and payload from registers.
+        begin: in, as of `gradient_rounding`.
+        state: in and out, as of `feedback_stream`.
     """
     assert cfg.codec is not None
     lanes, g_fixed, order, codec = cfg.w_lanes, cfg.g_fixed, cfg.order, cfg.codec
     shift = cfg.fraction_bits - g_fixed.fraction_bits
     rounding = Rounding(cfg.shape, order, lanes, shift, g_fixed, cfg.key("copy"), cfg.begun)
     rounded, left = Stream(y.width), Stream(y.width)
-    total, inside = rounded, [gradient_rounding(domain, own, rounded, rounding=rounding)]
+    total, inside = rounded, [gradient_rounding(domain, own, rounded, rounding=rounding, begin=begin)]
     if came is not None:
         total = Stream(y.width)
         adder = sum_stream(domain, came, rounded, total, lanes=lanes, a_fixed=g_fixed, b_fixed=g_fixed, target=g_fixed)
@@ -341,12 +427,16 @@ def coded_hop(
     if codec.cut is Cut.STOCHASTIC:
         noise = Stream(16 * lanes)
         key, begun = cfg.key("hop"), cfg.begun
-        inside.append(element_noise(domain, noise, shape=cfg.shape, tile=order, lanes=lanes, key=key, begun=begun))
+        drawn = element_noise(
+            domain, noise, shape=cfg.shape, tile=order, lanes=lanes, key=key, begun=begun, begin=begin
+        )
+        inside.append(drawn)
     if cfg.feedback:
         beats = cfg.tiled_elements // lanes
         coding = feedback_stream(
-            domain, total, noise, left, codec=codec, element=g_fixed, lanes=lanes, beats=beats, contents=contents
-        )
+            domain, total, noise, left, codec=codec, element=g_fixed, lanes=lanes, beats=beats, contents=contents,
+            state=state,
+        )  # fmt: skip
         return *inside, coding, queue(domain, left, y, depth=DEPTH)
     cut = total
     if noise is not None:

@@ -29,7 +29,12 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from hdl.engine.norm.forward import accessed_norm_forward, frozen_norm_forward, norm_forward
+from hdl.engine.norm.forward import (
+    accessed_frozen_norm_forward,
+    accessed_norm_forward,
+    frozen_norm_forward,
+    norm_forward,
+)
 from hdl.engine.norm.numbers import NORMAL, ForwardNumbers
 from hdl.engine.norm.shapes import NORMAL_AT, RESULTS, X_AT, Y_AT, ForwardShape
 from hdl.errors import FoldingError
@@ -349,7 +354,9 @@ class OnlineNorm(NormLayer):
     def block(self) -> Callable[..., Instances]:
         """See `hdl.engine.norm.forward`."""
         make: Callable[..., Instances]
-        make = frozen_norm_forward if self.frozen else accessed_norm_forward if self.accessed else norm_forward
+        make = frozen_norm_forward if self.frozen else norm_forward
+        if self.accessed:
+            make = accessed_frozen_norm_forward if self.frozen else accessed_norm_forward
         return make
 
     # ---- tests

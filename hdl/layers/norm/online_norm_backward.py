@@ -12,6 +12,7 @@ import numpy as np
 
 from hdl.engine.norm.backward import (
     accessed_norm_backward,
+    accessed_norm_errors,
     accessed_norm_gradients,
     norm_backward,
     norm_errors,
@@ -369,6 +370,7 @@ class OnlineNormBackward(NormLayer):
         make = norm_errors if self.frozen else norm_backward if self.needs_dx else norm_gradients
         if self.accessed:
             make = accessed_norm_backward if self.needs_dx else accessed_norm_gradients
+            make = accessed_norm_errors if self.frozen else make
         return make
 
     # ---- tests

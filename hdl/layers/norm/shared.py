@@ -191,12 +191,7 @@ class NormLayer(Layer):
     @property
     def accessed(self) -> bool:
         """What advances once a frame."""
-        return self.recipe.loaded and not self.not_accessed
-
-    @property
-    def not_accessed(self) -> str:
-        """Frozen ones are not."""
-        return "its scale and shift are frozen, and its statistics begin as the images have them" if self.frozen else ""
+        return self.recipe.loaded
 
     def state_words(self, state: State) -> list[int]:
         """All memories but that of the weights, the table last, words in pieces of 64 bits."""

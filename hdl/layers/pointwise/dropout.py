@@ -340,7 +340,7 @@ def mask_stream(
         mask: out, stream of ``lanes`` bits: 1 where an element is kept; valid from a register.
         begin: in, ``held`` and ``frames`` alone: frames are counted from there on, and none has a mask before; None:
             from ``begun`` on.
-        dealt: which frames these are, without ``begin``, from the first of a batch on; None: all.
+        dealt: which frames these are, from the first of a batch on; None: all.
     """
     last = elements - lanes
     begun_frames = begun % (1 << WORD) if begin is None else begin.frames
@@ -356,6 +356,9 @@ def mask_stream(
     known = filled[HASH_LATENCY - 1]
     advance = Signal(bool(0))
     hashing = hash32_pipeline(domain.clk, advance, index, frame, key, hashed)
+    if begin is not None and dealt:
+        begun_frames = Signal(modbv(0)[WORD:])
+        parts.append(_first_frame(begin.frames, begun_frames, copy=dealt.copy))
     if dealt and dealt.batch % dealt.copies:
         over, stride = Signal(bool(0)), Signal(intbv(0, min=0, max=dealt.copies * 2))
         parts += [_ends(advance, first, over, last=last), _strides(counting, over, stride, dealt=dealt)]
@@ -398,6 +401,24 @@ def mask_stream(
             frame.next = begun_frames
 
     return hashing, parts, decide, indices, out, count
+
+
+@block
+def _first_frame(behind: Bits, first: Bits, *, copy: int) -> Instances:
+    """The first frame of a copy behind so many of the training, which end a batch.
+
+    Ports:
+        behind: in, of any width.
+        first: out, as wide, combinational in ``behind``.
+    """
+
+    @always_comb
+    def add() -> None:
+        total = modbv(0)[WORD:]
+        total[:] = behind
+        first.next = total + copy
+
+    return add
 
 
 @block
