@@ -15,7 +15,7 @@ from dagtrain.flow.import_step import load_training_graph
 from dagtrain.flow.workspace import Workspace
 from dagtrain.graph.builder import GraphBuilder
 from dagtrain.graph.executor import Executor, Mode
-from dagtrain.graph.ir import Graph
+from dagtrain.graph.ir import Graph, Role
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.passes.split_layers import Parts, split_layers
@@ -28,6 +28,7 @@ from hdl.recipe import Recipe
 from importers.onnx import NormMode, import_model
 from importers.onnx.handlers import WRITERS
 from importers.onnx.writing import ExportError, write_model
+from tests.cosim_support import copied_net
 from tests.flow_support import Case, call, new_case
 from tests.import_support import model, node, operator_layers, save
 
@@ -108,9 +109,11 @@ def test_evaluate_agrees_with_train_and_on_the_export(digits: Path) -> None:
 
 
 def trained(graph: Graph, frames: int = 64, seed: int = 3) -> tuple[Executor, np.ndarray]:
-    """The float executor after some batches on random frames, and other frames to compare on."""
+    """The float executor of a network, or of its training, after some batches on random frames, and other frames to
+    compare on."""
     rng = np.random.default_rng(seed)
-    emulator = Emulator(insert_forks(differentiate(graph)), Mode.REFERENCE)
+    learns = any(node.role is Role.UPDATE for node in graph.nodes)
+    emulator = Emulator(graph if learns else insert_forks(differentiate(graph)), Mode.REFERENCE)
     shape = graph.nodes[0].layer.sources[0].tensor.shape
     images = rng.standard_normal((frames, *shape)).transpose(0, 3, 1, 2)
     data = Dataset(images.astype(np.float32), rng.integers(0, 3, frames))
@@ -206,8 +209,8 @@ def test_a_layer_is_written_so_that_onnx_computes_what_it_does(name: str, tmp_pa
     agrees(graph)
 
 
-def agrees(graph: Graph) -> None:
-    """The exported model computes what the float reference does, and so does what is imported of it."""
+def agrees(graph: Graph) -> onnx.ModelProto:
+    """The exported model, which computes what the float reference does, and so does what is imported of it."""
     executor, frames = trained(graph)
     written = write_model(executor.graph, executor.parameters(), executor.states, {})
     feeds = {"image": frames.transpose(0, 3, 1, 2).astype(np.float32)}
@@ -216,6 +219,7 @@ def agrees(graph: Graph) -> None:
     emulator = Emulator(executor.graph, Mode.REFERENCE)
     emulator.executor = executor
     np.testing.assert_allclose(scores, emulator.judge(data)[1], atol=1e-5)
+    return written
 
 
 def test_means_of_windows_of_unlike_sizes_are_written_as_products_and_import_again(tmp_path: Path) -> None:
@@ -235,6 +239,12 @@ def test_a_layer_in_parts_is_cut_and_put_together() -> None:
     x = net.relu(net.conv(net.input(6, 6, 4), 4, kernel=3, padding=1))
     forward = net.classify(net.gemm(net.global_average_pool(net.conv(x, 6, kernel=3, padding=1)), 3))
     agrees(split_layers(forward, {"conv1": Parts(3, by_inputs=True), "conv2": Parts(2)}))
+
+
+@pytest.mark.parametrize("ways", [{"copies": {"conv*": 2}}, {"copies": {"*": 3}}, {"rows": {"conv1": 3, "relu1": 3}}])
+def test_copies_become_one_layer_and_rows_are_cut_and_put_together(ways: dict[str, dict[str, int]]) -> None:
+    made = agrees(copied_net(0, 4, **ways))
+    assert not [name for name in (one.name for one in (*made.graph.node, *made.graph.initializer)) if "@" in name]
 
 
 def test_statistics_of_the_norm_become_those_of_batch_normalization() -> None:

@@ -59,8 +59,15 @@ class Served:
         return ["--host", f"127.0.0.1:{self.port}", "--answer-seconds", 30, "--epochs", EPOCHS]
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+# of `import`: one of each layer, and two that exchange gradients through a codec and keep what it takes
+NETS: dict[str, tuple[object, ...]] = {
+    "plain": (),
+    "copies": ("--norm", "none", "--copy", "*=2", "--exchange", "chain", "--compress", "integer:4,feedback"),
+}
+
+
+@pytest.fixture(scope="module", params=NETS)
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with pytest.MonkeyPatch.context() as patch:
         quick_costs(patch)
         text = with_few_dsp(0.02, CLUSTER).replace("link_gbit_per_s = 100", "link_gbit_per_s = 12.8")
@@ -70,7 +77,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         )
         recipe = case.write("recipe.toml", "batch = 4\nstaleness = 4\n")
         for words in (
-            ("import", "--recipe", recipe, "--data", case.data()),
+            ("import", "--recipe", recipe, "--data", case.data(), *NETS[request.param]),
             ("place",),
             ("emit", "--state-access", "ports"),
             ("train", "--epochs", EPOCHS),

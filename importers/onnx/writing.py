@@ -18,6 +18,7 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from dagtrain.graph.heads import main_loss
 from dagtrain.graph.ir import Graph, Node, Role
+from dagtrain.passes.exchange import named
 from hdl.errors import DagtrainError
 from hdl.fixed import FloatArray
 from hdl.layers.meaning import State
@@ -27,6 +28,8 @@ OPSET, IR_VERSION = 20, 9
 IMAGE, SCORES = "image", "scores"
 # roles of nodes that hand on what they read
 PASSING = frozenset({Role.FORK, Role.RELAY, Role.COUNTER})
+# of the first of several copies
+FIRST_COPY = named("", 0)
 
 
 class ExportError(DagtrainError):
@@ -61,7 +64,7 @@ class Writing:
 
     def constant(self, node: Node, name: str, value: npt.ArrayLike, dtype: npt.DTypeLike = np.float32) -> str:
         """An initialiser ``<node>.<name>``; returns its name."""
-        full = f"{node.name}.{name}"
+        full = f"{own_name(node)}.{name}"
         self.constants.append(numpy_helper.from_array(np.asarray(value, dtype, order="C"), full))
         return full
 
@@ -70,7 +73,7 @@ class Writing:
 
         One of several operators of a layer is named after what it makes."""
         read = inputs or tuple(self.tensor(node, sink.name) for sink in node.layer.sinks)
-        name = outputs[0] if outputs and outputs[0] else node.name
+        name = outputs[0] if outputs and outputs[0] else own_name(node)
         self.nodes.append(helper.make_node(op, read, outputs or [node.outputs["y"]], name, **attributes))
 
     def absorb(self, node: Node, op: str, inputs: int, constant: str) -> bool:
@@ -88,12 +91,27 @@ class Writing:
         return False
 
     def _source(self, edge: str) -> str:
-        """The tensor on an edge: what its layer made, before forks, relays and counters."""
+        """The tensor on an edge: what its layer made, before forks, relays and counters, and ends of copies."""
         producer, _ = self.graph.producers[edge]
-        while producer.role in PASSING:
-            (edge,) = producer.inputs.values()
+        while (handed_on := _handed_on(producer)) is not None:
+            edge = handed_on
             producer, _ = self.graph.producers[edge]
         return self.names.get(edge, edge)
+
+
+def own_name(node: Node) -> str:
+    """What a layer is called, one of which stands for all copies."""
+    return node.name.removesuffix(FIRST_COPY)
+
+
+def _handed_on(node: Node) -> str | None:
+    """The edge whose maps a node hands on; of what copies made, all of which do the same, that of the first.  None
+    where it makes maps of its own."""
+    first, *_ = (*node.inputs.values(), "")
+    if node.role in PASSING:
+        return first
+    ports = (*node.layer.sinks, *node.layer.sources)
+    return first if node.role is Role.DEAL and any(node.layer.dealt(port.name) for port in ports) else None
 
 
 def write_model(
@@ -135,12 +153,17 @@ def write_model(
 
 
 def forward_layers(graph: Graph) -> list[Node]:
-    """The layers that the main head's loss depends on, and the loss: auxiliary heads only help to train."""
+    """The layers that the main head's loss depends on, and the loss: auxiliary heads only help to train.  Of copies
+    there is the first; between parts of a layer by rows stands what deals rows out and gathers them."""
     loss = main_loss(graph)
     needed, found = {loss.inputs["x"]}, [loss]
     for node in reversed(graph.nodes):
-        if (node.is_layer or node.role in PASSING) and needed.intersection(node.outputs.values()):
+        handed_on = _handed_on(node)
+        if not needed.intersection(node.outputs.values()):
+            continue
+        if handed_on is not None:
+            needed.add(handed_on)
+        elif node.is_layer or node.role is Role.DEAL:
             needed.update(node.inputs.values())
-            if node.is_layer:
-                found.append(node)
+            found.append(node)
     return found[::-1]
