@@ -311,7 +311,8 @@ def test_every_kind_of_cluster_tests_itself(kind: str, tmp_path: Path) -> None:
     assert found == [f"{device}: dram.{channel}" for device in ("a-0", "a-1") for channel in range(channels)]
     # whoever has another key is not heard
     if key is not None:
-        stranger = wiring.model_copy(update={"key": f"{key ^ 1:016x}"})
+        # read anew: a copy would keep the frames' format, key and all
+        stranger = type(wiring).model_validate({**wiring.model_dump(), "key": f"{key ^ 1:016x}"})
         silent = Bench(design, made, stranger, tmp_path)
         with pytest.raises(DagtrainError, match="a-0"):
             silent.run(Faults(), None, lambda settings: silent.test(replace(settings, answer_seconds=5)))
