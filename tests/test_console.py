@@ -115,10 +115,11 @@ def test_shells_complete_commands_and_options() -> None:
     assert completed("dagtrain place --dev") == ["--devices"]
 
 
-@pytest.mark.parametrize("command", ["show", "status", "clean"])
+@pytest.mark.parametrize("command", ["import", "show", "status", "clean"])
 def test_a_command_imports_what_its_own_step_needs(command: str, case: Case) -> None:
     code = "import sys; from dagtrain.cli import main\ntry: main()\nfinally: print(*sorted(sys.modules))"
-    words = [sys.executable, "-c", code, command, "--json", "--out", str(case.out), *["--yes"] * (command == "clean")]
+    more = {"import": [str(case.model), "--check"], "clean": ["--yes"]}.get(command, [])
+    words = [sys.executable, "-c", code, command, *more, "--json", "--out", str(case.out)]
     done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=120)
     loaded = set(done.stdout.splitlines()[-1].split())
     assert "dagtrain.api" in loaded

@@ -380,7 +380,7 @@ def test_streamed_weights_give_the_same_bits_from_memories_of_several_blocks(
     # the sums over passes of the error engine have a register of their own behind the memory
     assert (count(elaborate(layer)[0]).registers > registers) == (engine is not ConvError)
     for stall in (0.0, 0.4):
-        simulate(layer, 2, 3, stall)
+        simulate(layer, 2, 3, stall, Backend.VERILATOR)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -397,7 +397,7 @@ def test_streamed_weights_cost_no_cycles(
     monkeypatch.setattr("hdl.memory.BLOCK_WORDS", block_words)
     layer = dataclasses.replace(streamed_engine(engine, 50 + seed), recipe=Recipe(batch=14))
     layer = layer.fold(layer.cycles_per_frame, layer.tile)
-    at = ends(layer, simulate(layer, 1, seed, 0.0), layer.sources[0].name)
+    at = ends(layer, simulate(layer, 1, seed, 0.0, Backend.VERILATOR), layer.sources[0].name)
     assert at[-1] - at[5] == 8 * layer.cycles_per_frame, (layer, at)
 
 
@@ -419,7 +419,7 @@ def test_a_fully_connected_layer_uses_each_streamed_weight_once_without_pause(
 ) -> None:
     fields: dict[str, Any] = {"height": 1, "width": 1, "channels": 32, "filters": 8, "kernel": (1, 1)}
     layer: Any = engine(**fields, tile=tile, w_lanes=lanes, weights=Home.DRAM, recipe=Recipe(batch=12))
-    at = ends(layer, simulate(layer, 1, 0, 0.0), layer.sources[0].name)
+    at = ends(layer, simulate(layer, 1, 0, 0.0, Backend.VERILATOR), layer.sources[0].name)
     assert at[-1] - at[5] == 6 * layer.cycles_per_frame
     assert layer.cycles_per_frame == layer.weight_count // lanes
 
@@ -457,7 +457,7 @@ def test_streams_carry_weights_tile_by_tile() -> None:
 def test_one_version_of_weights_on_chip_gives_the_same_bits(engine: type[Layer], seed: int) -> None:
     layer = dataclasses.replace(random_engine(engine, 300 + seed), weights=Home.PARKED)
     assert layer.memories()[0].depth == layer.words
-    simulate(layer, 4, seed, 0.0 if seed % 2 else 0.4)
+    simulate(layer, 4, seed, 0.0 if seed % 2 else 0.4, Backend.VERILATOR)
 
 
 @pytest.mark.parametrize("engine", [Conv, ConvError])

@@ -135,7 +135,8 @@ def test_branches_side_by_side_train_to_the_bits_of_the_emulator(kind: str, tmp_
     assert trained.compared_words > 100
 
 
-@pytest.mark.parametrize(("kind", "staleness"), [("one", 2), pytest.param("dealt out", 0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("kind", "staleness"), [("one", 2), ("dealt out", 0)])
+@pytest.mark.slow
 def test_squeeze_and_excitation_trains_to_the_bits_of_the_emulator(kind: str, staleness: int, tmp_path: Path) -> None:
     trained = train(squeezed_net(staleness), kind, tmp_path, seed=5)
     assert trained.mismatches == ()

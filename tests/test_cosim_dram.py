@@ -177,7 +177,8 @@ def test_weights_that_wait_in_dram_for_the_ones_in_use_change_no_bit(staleness: 
 
 
 # units of one channel are those of several
-@pytest.mark.parametrize("channels", [pytest.param(1, marks=pytest.mark.slow), 3])
+@pytest.mark.slow
+@pytest.mark.parametrize("channels", [1, 3])
 def test_narrow_units_on_several_channels_change_no_bit(
     channels: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

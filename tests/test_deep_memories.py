@@ -54,7 +54,7 @@ def one_word_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def unstalled(case: Case) -> Run:
-    return simulate(case, design_of(case), Backend.MYHDL, stall=0.0, seed=1)
+    return simulate(case, design_of(case), Backend.VERILATOR, stall=0.0, seed=1)
 
 
 @pytest.mark.usefixtures("one_word_a_block")

@@ -48,9 +48,9 @@ MOST_CYCLES, PATIENCE_CYCLES = 4_000, 64
 CLOSE_CYCLES = 3
 # frames a batch of what is compiled, at least, beyond those that fill queues
 LEAST_BATCH = 9
-# examples of each class that are simulated in MyHDL and Icarus, and synthesised, and those that are compiled, for bits
-# and cycles in Verilator; the others only in the slow suite
-QUICK, COMPILED = 2, 4
+# examples of each class that are simulated in MyHDL; in Icarus, and synthesised; and compiled, for bits and cycles in
+# Verilator; the others only in the slow suite
+SOURCE, QUICK, COMPILED = 1, 2, 3
 
 
 LAYERS = all_examples(load_layers().values())
@@ -70,7 +70,7 @@ def first(count: int) -> list[Any]:
     return [example(name, *[pytest.mark.slow] * (int(name.rsplit("-")[-1]) >= count)) for name in NAMES]
 
 
-QUICK_FIRST, COMPILED_FIRST = first(QUICK), first(COMPILED)
+SOURCE_FIRST, QUICK_FIRST, COMPILED_FIRST = first(SOURCE), first(QUICK), first(COMPILED)
 # those of which each frame passes all ports; circuits of what deals frames out run between copies in test_copies.py
 ALL_FRAMES = [item for item in COMPILED_FIRST if not deals(LAYERS[item.values[0]])]
 
@@ -135,7 +135,7 @@ def test_golden_model_gives_tensors_of_the_declared_shapes_and_ranges(name: str)
             assert tensor.max() <= port.tensor.fixed.high
 
 
-@pytest.mark.parametrize("name", QUICK_FIRST)
+@pytest.mark.parametrize("name", SOURCE_FIRST)
 def test_myhdl_circuit_equals_the_golden_model_in_every_bit_under_random_stalls(name: str) -> None:
     # small batches: MyHDL takes a millisecond a cycle
     found = make_case(LAYERS[name])

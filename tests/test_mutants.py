@@ -8,7 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -176,15 +178,21 @@ class Built:
 
     def run(self, mutant: int) -> ClusterRun:
         """Co-simulation with a mutant at work."""
-        graph, batch = self.graph, self.graph.recipe.batch
-        golden = Executor(graph, Mode.GOLDEN)
+        golden, expected, start, sent = self.emulated
+        log = execute(self.program, self.folder, lambda _: None, arguments=[f"+mutant={mutant}"], timeout_s=60)
+        frames = BATCHES * self.graph.recipe.batch
+        return compare(self.bench, golden, expected, self.folder, log, frames, start, sent)
+
+    @cached_property
+    def emulated(self) -> tuple[Any, ...]:
+        """What the emulator makes of the feeds, which lie where the bench reads them: the same for every mutant."""
+        graph, golden = self.graph, Executor(self.graph, Mode.GOLDEN)
         start = compare_start(self.delivered, golden)
-        feeds = [synthetic_feeds(graph, batch, 7 + index) for index in range(BATCHES)]
+        feeds = [synthetic_feeds(graph, graph.recipe.batch, 7 + index) for index in range(BATCHES)]
         sent: dict[str, list[IntArray]] = {log.edge: [] for log in self.bench.weights}
         expected = emulate(golden, feeds, sent)
         write_inputs(graph, self.bench, feeds, self.folder)
-        log = execute(self.program, self.folder, lambda _: None, arguments=[f"+mutant={mutant}"], timeout_s=60)
-        return compare(self.bench, golden, expected, self.folder, log, BATCHES * batch, start, sent)
+        return golden, expected, start, sent
 
     def outcome(self, mutant: int) -> str:
         """What co-simulation says with a mutant at work; "" if every bit is equal."""

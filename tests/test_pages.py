@@ -44,9 +44,13 @@ def test_commands_of_a_page_print_what_it_says(name: str, root: Path) -> None:
     ran(name, root)
 
 
-def test_steps_leave_the_files_that_the_page_names(root: Path) -> None:
-    pages = ("tutorial", "boards", "formats", "circuits", "mismatch")
-    folders = [*(ran(page, root) / "build" for page in pages), ran("slow-plan", root) / "stale"]
+# pages that leave files -> their working folder
+LEAVING = dict.fromkeys(("tutorial", "boards", "formats", "circuits", "mismatch"), "build") | {"slow-plan": "stale"}
+
+
+@pytest.mark.parametrize("long", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_steps_leave_the_files_that_the_page_names(long: bool, root: Path) -> None:
+    folders = [ran(page, root) / folder for page, folder in LEAVING.items() if long or page not in LONG]
     found = {path.relative_to(folder).as_posix() for folder in folders for path in folder.rglob("*") if path.is_file()}
     found = {name for name in found if not name.startswith(".")}
     page = (ROOT / "docs" / "files.md").read_text()

@@ -260,7 +260,7 @@ class Cluster:
         build = EmittedModule.build
 
         def build_once(module: EmittedModule, *arguments: Any, **options: Any) -> CosimulationProgram:
-            self.program = self.program or build(module, *arguments, **options)
+            self.program = self.program or build(module, *arguments, **{**options, "optimise": False})
             return self.program
 
         patch.setattr(EmittedModule, "build", build_once)
@@ -280,7 +280,9 @@ class Cluster:
                     )
                 else:
                     counts[verilog_name(host.node)] = host.beats_per_frame * BATCH * len(batches)
-        run = self.module.run(inputs, counts, self.folder / "bench", engine=Engine.ICARUS, seed=seed, max_cycles=6_000)
+        run = self.module.run(
+            inputs, counts, self.folder / "bench", engine=Engine.VERILATOR, seed=seed, max_cycles=6_000
+        )
         return Trained(self, run, begin.batches, len(batches))
 
 

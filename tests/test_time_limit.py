@@ -175,7 +175,7 @@ def test_where_circuits_are_large_a_plan_of_small_ones_comes_first_and_changes_n
     for a_node, *options in ((0, "--least-fps", f"{twice_as_fast:.0f}"), (10**6, "--seed", "2")):
         events.clear()
         monkeypatch.setattr(ladder, "MANY_A_NODE", a_node)
-        assert case.step("place", *OPTIONS, *options).code == 0
+        assert case.step("place", *OPTIONS, *options, "--gap", 0.9).code == 0
         assert events[0] == slow
 
 

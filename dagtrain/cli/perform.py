@@ -41,7 +41,7 @@ def perform(out: Path, voice: Voice, *jobs: Job, served: bool = False) -> None:
 
     ``served``: others work beside a cluster that is served; no other process works in the folder of other results."""
     from dagtrain.files import working_folder
-    from dagtrain.flow.serve_step import SERVED
+    from dagtrain.flow.workspace import SERVED
 
     results: list[StepResult] = []
     try:

@@ -23,15 +23,13 @@ from dagtrain.flow.emit_step import COMMAND, library
 from dagtrain.flow.placed import load_plan
 from dagtrain.flow.result import Interrupted, StepResult
 from dagtrain.flow.tools import SIMULATORS, require_tools
-from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace
+from dagtrain.flow.workspace import SCHEMA_VERSION, SERVED, Workspace
 from dagtrain.host.bridge import Bridge
 from dagtrain.host.wiring import ADDRESSES, read_wiring
 from dagtrain.progress import Progress
 from hdl.errors import DagtrainError
 from hdl.link.ethernet.frame import UDP_PORT
 
-# the folder of what is served, in the working folder, in which others work meanwhile
-SERVED = "serve"
 # where it is found: on this machine, and from nowhere else
 ADDRESS = "127.0.0.1"
 

@@ -31,6 +31,8 @@ from hdl.records import first, misfits, parse_json, shown
 T = TypeVar("T")
 
 SCHEMA_VERSION = 1
+# the folder of what is served, in the working folder, in which others work meanwhile
+SERVED = "serve"
 # of stamps
 STAMP_SCHEMA = 2
 STAMP = "stamp.json"

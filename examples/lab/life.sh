@@ -2,21 +2,29 @@
 # The life of a training on FPGAs over Ethernet, with simulated ones in place of boards: emit, serve, drive, kill -9, resume,
 # export to ONNX, evaluate in onnxruntime.  With boards the second step is to configure them, and drive needs no --host.
 #
-#     examples/lab/life.sh [FOLDER]      # build/lab, some minutes; LAB_EPOCHS (1), LAB_PORT (17492)
+#     examples/lab/life.sh [FOLDER]      # build/lab, some minutes; LAB_EPOCHS (1), LAB_PORT (17492), LAB_LOSS (1e-3)
 #     LAB_DATA=digits examples/lab/life.sh   # on all digits: half an hour
+#     LAB=examples/lab/small examples/lab/life.sh   # two layers on slivers of two boards: a minute
+#
+# LAB is a folder with another setting of the same steps: setting.sh, which says the variables below.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-out=${1:-build/lab} epochs=${LAB_EPOCHS:-1} port=${LAB_PORT:-17492} data=${LAB_DATA:-examples/lab/data.toml}
+model=examples/digits/digits.onnx recipe=examples/digits/recipe.toml devices=examples/digits/cluster-ethernet.toml
+data=examples/lab/data.toml
+importing=() placing=() serving=()
+# shellcheck disable=SC1091
+[ -z "${LAB:-}" ] || . "$LAB/setting.sh"
+out=${1:-build/lab} epochs=${LAB_EPOCHS:-1} port=${LAB_PORT:-17492} loss=${LAB_LOSS:-${loss:-1e-3}} data=${LAB_DATA:-$data}
 dagtrain=${DAGTRAIN:-.venv/bin/dagtrain}
-run=$out/run.npz
+run=$out/run.npz onnx=$out/export/$(basename "$model")
 step() { local name=$1; shift; printf '\n== %s\n' "$name $*"; "$dagtrain" "$name" "$@" --out "$out"; }
 
-step import examples/digits/digits.onnx --data "$data" --recipe examples/digits/recipe.toml
-step place --devices examples/digits/cluster-ethernet.toml
+step import "$model" --data "$data" --recipe "$recipe" "${importing[@]}"
+step place --devices "$devices" "${placing[@]}"
 step emit --state-access ports
 
 printf '\n== serve, in the background; it compiles first\n'
-"$dagtrain" serve --port "$port" --loss 1e-3 --pcap --out "$out" &
+"$dagtrain" serve --port "$port" --loss "$loss" --pcap "${serving[@]}" --out "$out" &
 served=$!
 trap 'kill -INT $served 2> /dev/null || true; wait $served || true' EXIT
 drive=(--host "127.0.0.1:$port" --answer-seconds 900 --epochs "$epochs" --save "$run" --every 2)
@@ -26,11 +34,17 @@ rm -f "$run"
 "$dagtrain" drive "${drive[@]}" --out "$out" &
 driver=$!
 until [ -e "$run" ]; do
-    kill -0 $driver $served
-    sleep 0.2
+    kill -0 $driver
+    kill -0 $served
+    sleep 0.05
 done
 kill -9 $driver
-wait $driver || true
+ended=0
+wait $driver || ended=$?
+if [ $ended != 137 ]; then
+    printf 'drive ended by itself (%s) before it was killed: there is nothing to resume\n' $ended >&2
+    exit 1
+fi
 
 step drive "${drive[@]}" --resume "$run" --compare
 kill -INT $served
@@ -38,11 +52,11 @@ wait $served
 trap - EXIT
 
 step export --weights "$run"
-step evaluate "$out/export/digits.onnx" --data "$data"
+step evaluate "$onnx" --data "$data"
 
 # what the emulator learns from the same data is the same network, to the byte
-cp "$out/export/digits.onnx" "$out/driven.onnx"
+cp "$onnx" "$out/driven.onnx"
 step train --epochs "$epochs"
 step export --weights "$out/train"
-cmp "$out/driven.onnx" "$out/export/digits.onnx"
+cmp "$out/driven.onnx" "$onnx"
 printf '\nFPGAs and emulator have learnt the same bits: %s\n' "$out/driven.onnx"

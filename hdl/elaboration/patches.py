@@ -3,7 +3,8 @@
 Speed, with output identical to the byte (the tests compare):
 
 * ``bin`` in linear instead of quadratic time;
-* caller information without reading source files (``inspect.stack`` reads them for every frame);
+* caller information without reading source files (``inspect.stack`` reads them for every frame), and blocks without
+  their source, which every import of a circuit looked for;
 * the syntax tree of a function is parsed once for each code object, then copied; what an instance of a generator wants
   to know of it is worked out once for each function (`hdl.elaboration.generator_trees`);
 * the value of a signal is copied as what it is, not by `copy.deepcopy`;
@@ -168,12 +169,21 @@ class _LightInspect:
             frame = frame.f_back
         return found
 
+    @staticmethod
+    def getsourcelines(function: Callable[..., Any]) -> tuple[list[str], int]:
+        """No lines: MyHDL has them looked for at every block, which takes the file to tokens, and never reads them."""
+        return [], function.__code__.co_firstlineno
+
     def __getattr__(self, name: str) -> Any:
         return getattr(inspect, name)
 
 
 class _SlowInspect(_LightInspect):
     """As MyHDL has it, but for the frames of this file."""
+
+    @staticmethod
+    def getsourcelines(function: Callable[..., Any]) -> tuple[list[str], int]:
+        return inspect.getsourcelines(function)
 
     @staticmethod
     def stack(_context: int = 1) -> list[Any]:
