@@ -69,8 +69,8 @@ def test_long_batches_follow_from_short_ones(kind: str, staleness: int) -> None:
     depths = fifo_beats(graph, schedule(graph, 300, crossing))
     hops = {
         edge: Hop(
-            source=placed[producer.name], target=placed[consumer.name], cycles=crossing[edge], back_cycles=crossing[edge], word=8, credits=1000,
-            credit_batch=32,
+            source=placed[producer.name], target=placed[consumer.name], cycles=crossing[edge],
+            back_cycles=crossing[edge], word=8, credits=1000, credit_batch=32,
         )
         for edge, producer, _, consumer, _ in graph.edges
         if edge in crossing

@@ -6,12 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dagtrain.cosim.simulator import Simulator
 from dagtrain.emission.design import ClusterDesign, design_cluster
 from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.state import restored
+from dagtrain.flow.placed import load_plan
 from dagtrain.graph.builder import GraphBuilder
 from dagtrain.graph.ir import Graph
 from dagtrain.passes.autodiff import differentiate
@@ -25,6 +27,8 @@ from dagtrain.training.feeds import synthetic_feeds
 from hdl.dram.store import LoadedReplay
 from hdl.recipe import Recipe
 from tests.cosim_support import DEVICES, TINY_DRAM, deliver, placement, simulate_design
+from tests.flow_support import new_case, with_few_dsp
+from tests.import_support import model, node, save
 from tests.test_state_access import BATCH, BEHIND, LIBRARY, Cluster, feeds_of, state_of
 
 # weights that engines read once a frame, sums under way, masters with momenta
@@ -107,3 +111,46 @@ def test_co_simulation_loads_and_compares_what_lies_outside(
         hold_cycles=32,
     )  # fmt: skip
     assert run.mismatches == ()
+
+
+# two boards with so few block memories that masters of the dense layer don't stay on chip, over Ethernet
+FEW_MEMORIES = """
+[network]
+kind = "ethernet"
+host_rtt_us = 10
+host_mac = "02:00:00:00:ff:ff"
+"""
+
+
+@pytest.mark.slow
+def test_the_commands_plan_emit_and_train_with_masters_in_dram(tmp_path: Path) -> None:
+    text = with_few_dsp(0.02).replace("clock_mhz = 200", "clock_mhz = 200\nlink_word_bits = 64")
+    case = new_case(tmp_path, text.replace("link_gbit_per_s = 100", "link_gbit_per_s = 12.8") + FEW_MEMORIES)
+    rng = np.random.default_rng(1)
+    constants = {
+        "k": rng.standard_normal((4, 2, 3, 3)) / 4,
+        "v": rng.standard_normal((160, 144)) / 12,
+        "w": rng.standard_normal((3, 160)) / 12,
+    }
+    nodes = [
+        node("Conv", "x k", "c", pads=[1, 1, 1, 1]),
+        node("Relu", "c", "r"),
+        node("Flatten", "r", "f"),
+        node("Gemm", "f v", "g", transB=1),
+        node("Relu", "g", "h"),
+        node("Gemm", "h w", "y", transB=1),
+    ]
+    save(model(nodes, constants), tmp_path)
+    recipe = case.write("recipe.toml", "batch = 4\nstaleness = 4\n")
+    for words in (
+        ("import", "--recipe", recipe, "--data", case.data()),
+        ("place", "--cap", "m20k=0.012", "--gap", 0.3),
+        ("emit", "--state-access", "ports"),
+        ("cosim", "--batches", 2, "--loss", 0.01),
+    ):
+        outcome = case.step(*words)
+        assert outcome.code == 0, outcome.error
+        if words[0] == "place":
+            outside = [item.item for item in load_plan(case.workspace).items if "DRAM: memory" in item.configuration]
+            assert any(name.endswith(".update") for name in outside)
+    assert "every bit equal" in outcome.out

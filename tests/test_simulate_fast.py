@@ -150,8 +150,8 @@ def beside_a_slow_link(rate: float) -> Wired:
     where = {name: DEVICES[int(name.startswith(("conv2", "relu1.y")))] for name in graph.by_name}
     standing = place.run(graph, where, DEVICES[:2])
     hops = {
-        edge: Hop(source=where[p.name], target=where[c.name], cycles=100, back_cycles=100, word=1, credits=1000, credit_batch=32,
-                  source_rate=rate, target_rate=rate)
+        edge: Hop(source=where[p.name], target=where[c.name], cycles=100, back_cycles=100, word=1, credits=1000,
+                  credit_batch=32, source_rate=rate, target_rate=rate)
         for edge, p, _, c, _ in standing.crossing
     }  # fmt: skip
     return Wired(standing, fifo_beats(graph, schedule(graph, 64, dict.fromkeys(hops, 100))), hops, word_bits=80)
