@@ -1,10 +1,13 @@
-"""What DSP blocks hold beside multipliers, by kind of circuit of a network: sums of two products, and registers.
+"""What blocks hold beside multipliers and words, by kind of circuit of a network.
 
-    .venv/bin/python -m benchmarks.dsp_sums mobilenetv2 112896
+    .venv/bin/python -m benchmarks.dsp_sums mobilenetv2 62720
     .venv/bin/python -m benchmarks.dsp_sums resnet18 2007040 --part 10AX115
+    .venv/bin/python -m benchmarks.dsp_sums chains
 
 folds every circuit for the cycles a frame, and prints ALMs as `hdl.costs.resources.fit` counts them: with nothing but
-multipliers in the blocks, with the registers around products in them, and with sums of two products too.
+multipliers and words in the blocks, with the registers around products and behind memories in them, and with sums of
+two products too.  ``chains`` is arithmetic on one engine, an upper bound of what chains of blocks would save: the
+adders and registers of sums that they would take over, less the registers that hold operands back for later blocks.
 """
 
 from __future__ import annotations
@@ -23,11 +26,17 @@ from dagtrain.passes.insert_forks import insert_forks
 from hdl.costs.estimate import Estimator
 from hdl.costs.resources import Resources, fit
 from hdl.layers.base import Layer
+from hdl.layers.conv.dense import Conv
 from hdl.parts.catalogue import PARTS
 from hdl.parts.part import Part
 from hdl.recipe import Recipe
+from hdl.tensor import Tile
 from importers.onnx import import_model
 
+# bits of weights and operands
+WIDTH = 16
+# part -> cycles for which a block's own registers hold operands back: the second pipeline registers of Agilex 7
+FREE = {"AGFB014": 1, "10AX115": 0}
 ROOT = Path(__file__).parent.parent
 MODELS = {
     "mobilenetv2": "mobilenetv2-dynamo-eval-norm",
@@ -39,10 +48,13 @@ MODELS = {
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("network", choices=list(MODELS))
-    parser.add_argument("cycles", type=int, help="a frame")
+    parser.add_argument("network", choices=[*MODELS, "chains"])
+    parser.add_argument("cycles", type=int, nargs="?", default=62_720, help="a frame")
     parser.add_argument("--part", choices=list(PARTS), default="AGFB014")
     options = parser.parse_args()
+    if options.network == "chains":
+        chains()
+        return
     estimator, part = Estimator(), PARTS[options.part]
     found: defaultdict[str, list[Resources]] = defaultdict(list)
     for layer in circuits(options.network, options.cycles):
@@ -69,7 +81,7 @@ def row(kind: str, circuits_of: Iterable[Resources], part: Part) -> str:
     """A line of the table."""
     total: Counter[str] = Counter()
     for contents in circuits_of:
-        bare = dataclasses.replace(contents, multiplier_registers={}, product_sums={})
+        bare = dataclasses.replace(contents, multiplier_registers={}, product_sums={}, output_registers={})
         held = dataclasses.replace(contents, product_sums={})
         total["circuits"] += 1
         total["multipliers"] += contents.multiplier_count
@@ -81,6 +93,35 @@ def row(kind: str, circuits_of: Iterable[Resources], part: Part) -> str:
     cells = [f"{total[name]:,}" for name in ("circuits", "multipliers", "summed", "bare", "held", "sums")]
     each = f"{total['bare'] / count:.1f} → {total['sums'] / count:.1f}"
     return "| " + " | ".join([kind, *cells, each, f"{total['dsp']:,}"]) + " |"
+
+
+def chains() -> None:
+    """The table of one engine by the number of blocks in a chain."""
+    engine = Conv(
+        height=56, width=56, channels=64, filters=64, kernel=(3, 3), padding=(1, 1, 1, 1), tile=Tile(po=16, pi=64)
+    )  # fmt: skip
+    contents, count = Estimator().layer(engine), engine.tile.size
+    (_, _, _, _, bits, _), _ = next(iter(contents.product_sums.items()))
+    print(f"3×3, 64 channels and filters, tile 16×64, {count} multipliers\n")
+    print("| blocks in a chain | weights | " + " | ".join(f"ALM on {name}" for name in FREE) + " |\n|" + " --- |" * 4)
+    for blocks, late in ((1, False), (2, False), (2, True), (4, False), (4, True)):
+        cells = []
+        for name, free in FREE.items():
+            # levels of the tree above pairs that a chain takes over, each a bit wider
+            saved = sum(blocks // 2**level * (bits + level) for level in range(1, blocks.bit_length()))
+            # two weights a block, and two operands that all filters of the tile share
+            held = 2 * WIDTH * (1 - late) + 2 * WIDTH // engine.tile.po
+            delays = held * sum(max(0, block - free) for block in range(blocks))
+            groups = count // (2 * blocks)
+            changed = dataclasses.replace(
+                contents,
+                carry_bits=contents.carry_bits - groups * saved,
+                registers=contents.registers - groups * (saved - delays),
+            )
+            alm = fit(changed, PARTS[name]).alm
+            cells.append(f"{alm:,}, {alm / count:.1f} a multiplier")
+        weights = "read later" if late else "held back" if blocks > 1 else ""
+        print(f"| {blocks} | {weights} | {' | '.join(cells)} |")
 
 
 def circuits(network: str, cycles: int) -> list[Layer]:

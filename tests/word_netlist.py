@@ -1,7 +1,7 @@
-"""What DSP blocks hold of a circuit, found by Yosys: products, registers and sums in its netlist of words.
+"""What blocks hold of a circuit, found by Yosys: products, sums and registers in its netlist of words.
 
-Nothing here comes from `hdl.costs.dsp`.  Yosys 0.23 maps a product of Cyclone 10 GX to a bare multiplier, so its mapped
-netlist tells nothing of it; this reads the netlist before, of cells for words, with unused ones, bits and copies gone.
+Nothing here comes from `hdl.costs.blocks`.  Yosys 0.23 maps a product of Cyclone 10 GX to a bare multiplier, so its
+mapped netlist tells nothing of that; this reads the one before, of cells for words, unused bits and copies gone.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ class Found:
     products: int
     # bits of registers around these products: of operands that they alone read, their own, a second one behind
     registers: int
+    # bits of registers that alone take what alone takes the words of a memory
+    behind: int
 
 
 def found_in(text: str, name: str) -> Found:
@@ -115,8 +117,19 @@ class _Words:
                 if all(term in product_of for term in terms) and alone and len({*map(self.enable, terms)}) == 1:
                     widths = [sorted(self._operands(product_of[term]), reverse=True) for term in terms]
                     sums[tuple(width for pair in widths for width in pair)] += 1
+        behind = [self.behind(name) for name in self.cells if self.kind(name).startswith("$memrd")]
         around = set[str]().union(*(self._around(name, register) for name, register in products.items()))
-        return Found(dict(sorted(sums.items())), len(products), sum(self.width(name, "Q") for name in around))
+        return Found(
+            dict(sorted(sums.items())), len(products), sum(self.width(name, "Q") for name in around), sum(behind)
+        )
+
+    def behind(self, memory_read: str) -> int:
+        """Bits of the register behind the one that takes the words of a memory."""
+        first, port = self.only_reader(memory_read, "DATA")
+        if port != "D":
+            return 0
+        second, port = self.only_reader(first, "Q")
+        return self.width(second, "Q") if port == "D" and self.kind(second) in _REGISTERS else 0
 
     def _operands(self, product: str) -> tuple[int, int]:
         return self.width(product, "A"), self.width(product, "B")

@@ -70,7 +70,7 @@ def _opened(path: Path | str, timeout_s: float) -> sqlite3.Connection:
 _SHAPED = (
     *("multipliers", "memories", "dual_memories", "memory_registers"),
     *("constant_multipliers", "constants", "bare_bits", "shared_bits"),
-    *("multiplier_registers", "product_sums"),
+    *("multiplier_registers", "product_sums", "output_registers"),
 )
 
 

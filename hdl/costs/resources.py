@@ -13,8 +13,8 @@ What counts as what:
 * every bit that a clocked process writes is a register, once, if an output depends on it and it isn't always zero
   (`hdl.analysis.liveness`), and if it isn't a copy of the sign of narrower values.  Likewise for the width of memories.
   Registers that always hold the same, such as two delays of one signal, are one (`hdl.analysis.equal_bits`).
-* registers around products, and sums of two products, are counted as all are, and once more beside them as what DSP
-  blocks have where their modes allow it (`hdl.costs.dsp`).
+* registers around products, sums of two products, and second registers behind memories are counted as all are, and once
+  more beside them as what blocks have where a part's allow it (`hdl.costs.blocks`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from hdl.analysis.gates import ONE, TABLE_INPUTS, ZERO, Run
 from hdl.analysis.intervals import Event, GeneratorAnalysis, Kind, Visitor
 from hdl.analysis.liveness import Liveness, trace
 from hdl.analysis.ranges import Interval
-from hdl.costs.dsp import block_contents
+from hdl.costs.blocks import BlockContents, block_contents
 from hdl.costs.mapping import Mapper
 from hdl.memory import LOGIC_MEMORY_WORDS
 from hdl.parts.part import Part
@@ -83,6 +83,8 @@ class Resources:
     multiplier_registers: Mapping[tuple[int, int, int], int] = field(default_factory=dict, metadata=QUIET)
     # operand bits of two products, and how many of `registers` and of `carry_bits` are their sum's -> sums
     product_sums: Mapping[tuple[int, int, int, int, int, int], int] = field(default_factory=dict, metadata=QUIET)
+    # (words, bits) of a memory -> how many of `registers` are behind those that take its words
+    output_registers: Mapping[tuple[int, int], int] = field(default_factory=dict, metadata=QUIET)
 
     __repr__ = spelt
 
@@ -105,6 +107,7 @@ class Resources:
             self.choices + other.choices,
             _sum(self.multiplier_registers, other.multiplier_registers),
             _sum(self.product_sums, other.product_sums),
+            _sum(self.output_registers, other.output_registers),
         )
 
     @property
@@ -155,7 +158,8 @@ def count(block: Any) -> Resources:
 def fit(resources: Resources, part: Part, read_port: Callable[[int, int, int], ReadPort] | None = None) -> Usage:
     """Blocks of ``part`` for these contents; memories and multipliers of one circuit share blocks as it packs them.
 
-    A memory both of whose ports read takes blocks that can do so, or two copies in memory made of logic.  DSP blocks
+    A memory both of whose ports read takes blocks that can do so, or two copies in memory made of logic.  Where nothing
+    chooses between the blocks of a memory, they have the register behind what is read.  DSP blocks
     have the registers around their products, and add two products where both are of a mode that does so.  That takes
     none more: such a sum fills a block, or as much of several as its products do.
 
@@ -170,6 +174,8 @@ def fit(resources: Resources, part: Part, read_port: Callable[[int, int, int], R
         single, dual = (found.get((depth, width), 0) for found in (resources.memories, resources.dual_memories))
         if in_block_memory(depth, width, part):
             halves += single * part.m20k_halves(depth, width) + dual * part.m20k_halves(depth, width, dual=True)
+            if part.m20k_rows(depth, width, dual > 0) == 1:
+                registers -= resources.output_registers.get((depth, width), 0)
             bare = min(width, resources.bare_bits.get((depth, width), 0) // max(1, ports))
             for number, both in ((single, False), (2 * dual, True)):
                 rows = part.m20k_rows(depth, width, both)
@@ -367,7 +373,12 @@ class _Counter(Visitor):
             key = id(signals[store])
             return 0 if key in output_signals else (kept.get(key, 0) & ~mapped.still.get(store, 0)).bit_count()
 
-        held, sums = self._in_blocks(live, signals, own, mapped.sums)
+        drivers = [driver for driver, _ in live.drivers]
+        contents = block_contents(drivers, live.outputs, read.keys())
+        held, sums = self._in_dsp_blocks(contents, signals, own, mapped.sums)
+        behind: Counter[tuple[int, int]] = Counter()
+        for word, store in contents.behind.items():
+            behind[read[word]] += own(store)
         return Resources(
             dict(sorted(work.multipliers.items())),
             dict(sorted(memories.items())),
@@ -386,13 +397,17 @@ class _Counter(Visitor):
             mapped.choices,
             held,
             sums,
+            dict(sorted(behind.items())),
         )
 
-    def _in_blocks(
-        self, live: Liveness, signals: Mapping[Node, Any], own: Callable[[Node], int], chains: Mapping[Node, int]
+    def _in_dsp_blocks(
+        self,
+        contents: BlockContents,
+        signals: Mapping[Node, Any],
+        own: Callable[[Node], int],
+        chains: Mapping[Node, int],
     ) -> tuple[dict[tuple[int, int, int], int], dict[tuple[int, int, int, int, int, int], int]]:
         """`Resources.multiplier_registers` and `Resources.product_sums`."""
-        contents = block_contents([driver for driver, _ in live.drivers], live.outputs)
         events: dict[int, list[Event]] = {}
         for target, event in self.products:
             events.setdefault(id(target), []).append(event)

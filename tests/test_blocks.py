@@ -18,15 +18,18 @@ from myhdl import Signal, always, always_comb, block, intbv
 from benchmarks.timing import MODULE, circuit_text, layer_circuit
 from hdl.convert.tools import run_tool
 from hdl.convert.verilog import convert
-from hdl.costs import dsp
-from hdl.costs.dsp import BlockContents
+from hdl.costs import blocks
+from hdl.costs.blocks import BlockContents
 from hdl.costs.estimate import Estimator, elaborated_contents
-from hdl.costs.resources import Resources, count, fit
+from hdl.costs.resources import Resources, count, fit, in_block_memory
 from hdl.costs.synthesis import expected_contents
 from hdl.engine.arithmetic.mac import adder_trees, signed_signal
 from hdl.layers.base import Layer
+from hdl.layers.conv.dense import ConvGradient
 from hdl.layers.registry import load_layers
+from hdl.memory import simple_dual_port
 from hdl.parts.catalogue import part
+from hdl.tensor import Tile
 from tests.layer_support import all_examples
 from tests.suites import quick
 from tests.word_netlist import Found, found_in
@@ -268,7 +271,7 @@ def test_products_that_are_read_at_a_varying_place_are_not_summed_in_a_block() -
 
 def without_blocks(contents: Resources) -> Resources:
     """The same with nothing but multipliers in DSP blocks."""
-    return replace(contents, multiplier_registers={}, product_sums={})
+    return replace(contents, multiplier_registers={}, product_sums={}, output_registers={})
 
 
 @pytest.mark.parametrize(
@@ -380,10 +383,10 @@ def test_synthesis_for_virtex_adds_the_same_pairs_in_its_blocks(terms: int, resu
     synth = "synth_xilinx -family xc7 -top circuit -noiopad -noclkbuf"
     run_tool(["yosys", "-q", "-p", f"read_verilog circuit.v; {synth}; json -o mapped.json"], tmp_path)
     cells = json.loads((tmp_path / "mapped.json").read_text())["modules"]["circuit"]["cells"].values()
-    blocks = [cell for cell in cells if cell["type"] == "DSP48E1"]
-    adding = [block for block in blocks if any(isinstance(bit, int) for bit in block["connections"]["PCIN"])]
+    built = [cell for cell in cells if cell["type"] == "DSP48E1"]
+    adding = [block for block in built if any(isinstance(bit, int) for bit in block["connections"]["PCIN"])]
     assert len(adding) == sum(contents.product_sums.values())
-    assert len(blocks) == fit(contents, VIRTEX).dsp
+    assert len(built) == fit(contents, VIRTEX).dsp
     # registers behind multipliers, and those of sums
     assert all(int(block["parameters"]["PREG"], 2) for block in adding)
     registers = sum(cell["type"].startswith("FD") for cell in cells)
@@ -396,6 +399,35 @@ def test_synthesis_for_virtex_adds_the_same_pairs_in_its_blocks(terms: int, resu
     tables = sum(cell["type"].startswith("LUT") for cell in cells)
     logic = fit(replace(contents, registers=0, multiplier_registers={}), VIRTEX).alm
     assert logic - results * terms <= tables <= logic
+
+
+@block
+def stored(clk: Any, on: Any, at: Any, data: Any, y: Any, depth: int, second: bool) -> Any:
+    return simple_dual_port(clk, on, at, data, on, at, y, depth=depth, width=len(data), output_register=second)
+
+
+def stored_of(depth: int, width: int, second: bool = True) -> Resources:
+    at = Signal(intbv(0)[(depth - 1).bit_length() :])
+    data, y = (Signal(intbv(0)[width:]) for _ in range(2))
+    return count(stored(flag(), flag(), at, data, y, depth, second))
+
+
+@pytest.mark.parametrize(("depth", "width"), [(512, 40), (2048, 16), (4096, 10), (32, 20)])
+def test_a_block_memory_has_the_register_behind_what_is_read(depth: int, width: int) -> None:
+    """Unless something chooses between blocks, or the memory is made of logic."""
+    contents = stored_of(depth, width)
+    assert contents.output_registers == {(depth, width): width}
+    assert stored_of(depth, width, second=False).output_registers == {}
+    alone = in_block_memory(depth, width, ARRIA) and ARRIA.m20k_rows(depth, width) == 1
+    assert alone == (depth in (512, 2048))
+    saved = fit(without_blocks(contents), ARRIA).registers - fit(contents, ARRIA).registers
+    assert saved == alone * width
+
+
+def test_the_first_sums_of_gradients_are_the_clear_of_a_register() -> None:
+    """Gates in front of the adders would be one a bit of all sums of a tile."""
+    engine = ConvGradient(height=4, width=4, channels=16, filters=16, kernel=(1, 1), tile=Tile(4, 8))
+    assert elaborated_contents(*layer_circuit(engine)).tables[2] < engine.tile.size * engine.sum_bits
 
 
 def test_contents_of_blocks_add_up_and_are_kept_on_disk(tmp_path: Path) -> None:
@@ -413,7 +445,7 @@ def test_the_comparison_with_synthesis_has_nothing_but_multipliers_in_blocks() -
     """`synth_intel_alm` leaves registers and adders in the fabric."""
     contents = count(pair_of("plain"))
     expected = expected_contents(contents)
-    assert (expected.multiplier_registers, expected.product_sums) == ({}, {})
+    assert (expected.multiplier_registers, expected.product_sums, expected.output_registers) == ({}, {}, {})
     assert (expected.registers, expected.carry_bits) == (contents.registers, contents.carry_bits)
 
 
@@ -427,8 +459,14 @@ def disagreements(contents: Resources, found: Found) -> list[str]:
         sums[tuple(widths)] = sums.get(tuple(widths), 0) + number
     wrong = [f"sums {sums}, Yosys {found.sums}"] if sums != found.sums else []
     _, products, registers = summary(contents)
-    wrong += [f"products {products}, Yosys {found.products}"] if products != found.products else []
-    return wrong + ([f"bits of registers {registers}, Yosys {found.registers}"] if registers != found.registers else [])
+    behind = sum(contents.output_registers.values())
+    for name, ours, theirs in (
+        ("products", products, found.products),
+        ("bits of registers around them", registers, found.registers),
+        ("bits of registers behind memories", behind, found.behind),
+    ):
+        wrong += [f"{name} {ours}, Yosys {theirs}"] if ours != theirs else []
+    return wrong
 
 
 @cache
@@ -476,13 +514,13 @@ def test_a_count_that_is_broken_on_purpose_is_found(broken: str, monkeypatch: py
     circuit = layer_circuit(examples()["Conv-2"])
     found = found_in(circuit_text(*circuit), MODULE)
     assert disagreements(elaborated_contents(*circuit), found) == []
-    whole = dsp.block_contents
+    whole = blocks.block_contents
     monkeypatch.setattr("hdl.costs.resources.block_contents", lambda *given: BROKEN[broken](whole(*given)))
     assert disagreements(elaborated_contents(*circuit), found)
 
 
 def test_a_count_that_overlooks_second_readers_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dsp._Readers, "_add", lambda self, node, reader: self._reader.setdefault(node, reader))
+    monkeypatch.setattr(blocks._Readers, "_add", lambda self, node, reader: self._reader.setdefault(node, reader))
     assert summary(count(pair_of("product read twice")))[0] == 1 != PAIRS["product read twice"][0]
 
 

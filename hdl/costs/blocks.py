@@ -1,6 +1,6 @@
-"""What DSP blocks hold beside multipliers: the registers around a product, and the sum of two products.
+"""What blocks hold beside multipliers and words: registers of DSP blocks, sums of two products, registers of memories.
 
-A block has registers at its operands, behind its multipliers and at its result, and an adder of two products between:
+A DSP block has registers at its operands, behind its multipliers and at its result, and adds two products between:
 
 * a register that takes a product and nothing else is the block's, and so is one that alone reads that register, and
   takes its value as it is;
@@ -15,6 +15,10 @@ its example has these three registers), in the mode ``m18x18_sumof2`` of Arria 1
 3.1.2) and of Agilex 7 (683037, 5.2).  Of Virtex-7 two blocks make such a sum: the register of one product is the first
 one's P, whose cascade (PCOUT to PCIN) the second one adds to its M (UG479, chapter 2).
 
+A block memory has a register behind the one that takes the word read: the optional output register of an M20K (Arria 10
+Core Fabric Handbook, embedded memory; Agilex 7, 683241) and of a RAMB36 (DO_REG, UG473).  It is the register that alone
+reads the first one and takes its value as it is.
+
 All is read off the data flow, as drivers have it; whether a part adds the two, `hdl.costs.resources.fit` decides.
 Registers are whole signals: a product in a part of a wider word, such as a stream's payload, is not seen.
 """
@@ -22,7 +26,7 @@ Registers are whole signals: a product in a part of a wider word, such as a stre
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hdl.analysis.dataflow import Driver, Node, Op
 
@@ -52,10 +56,12 @@ class BlockSum:
 
 @dataclass(frozen=True)
 class BlockContents:
-    """What DSP blocks may hold of a circuit."""
+    """What blocks may hold of a circuit."""
 
     products: tuple[BlockProduct, ...] = ()
     sums: tuple[BlockSum, ...] = ()
+    # register that takes the words of a memory -> the one behind it
+    behind: Mapping[Node, Node] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -70,10 +76,10 @@ class _Register:
     holds: tuple[Node, ...]
 
 
-def block_contents(drivers: Sequence[Driver], outputs: Iterable[Node]) -> BlockContents:
-    """What DSP blocks may hold of a circuit with these drivers and ports."""
+def block_contents(drivers: Sequence[Driver], outputs: Iterable[Node], words: Collection[Node]) -> BlockContents:
+    """What blocks may hold of a circuit with these drivers and ports; registers ``words`` take what memories read."""
     registers = {register.store: register for driver in drivers for register in _plain_registers(driver)}
-    if not any(_is_product(register.value) for register in registers.values()):
+    if not any(_is_product(one.value) or _signal(one.value) in words for one in registers.values()):
         return BlockContents()
     readers = _Readers(drivers, registers, outputs)
     # what a register takes, and nothing else -> the register
@@ -88,9 +94,10 @@ def block_contents(drivers: Sequence[Driver], outputs: Iterable[Node]) -> BlockC
         if all(takers.get(term.value) is term and _is_product(term.value) for term in (left, right))
         if all(readers.reader_of(term.store) is adder for term in (left, right))
     ]
-    behind = {register: readers.delay_of(register, takers) for register in products}
+    behind = {register: readers.delay_of(register.store, takers) for register in products}
+    of_memories = {word: store for word in words for store in readers.delay_of(word, takers)}
     # no register is in two blocks
-    taken = {register.store for register in products} | {one.register for one in sums}
+    taken = {register.store for register in products} | {one.register for one in sums} | {*of_memories.values()}
     taken.update(store for stores in behind.values() for store in stores)
     free = registers.keys() - taken
     return BlockContents(
@@ -102,6 +109,7 @@ def block_contents(drivers: Sequence[Driver], outputs: Iterable[Node]) -> BlockC
             for register in products
         ),
         tuple(sums),
+        of_memories,
     )
 
 
@@ -198,11 +206,11 @@ class _Readers:
         reader = self._only(register.value)
         return reader is (register.holds[-1] if register.holds else register.store)
 
-    def delay_of(self, register: _Register, takers: Mapping[Node, _Register]) -> tuple[Node, ...]:
+    def delay_of(self, store: Node, takers: Mapping[Node, _Register]) -> tuple[Node, ...]:
         """The register that alone reads another one and takes its value as it is."""
-        read = self._only(register.store)
+        read = self._only(store)
         if read is None:
             return ()
-        value = read if read.op is Op.EXTEND and _signal(read) is register.store else register.store
+        value = read if read.op is Op.EXTEND and _signal(read) is store else store
         taker = takers.get(value)
         return () if taker is None else (taker.store,)
