@@ -234,5 +234,9 @@ def _less_logic(contents: Resources, share: Fraction, also_memories: bool = Fals
         tables={inputs: some(count) for inputs, count in contents.tables.items()},
         constants={(words, some(width)): count for (words, width), count in contents.constants.items()},
         choices=some(contents.choices),
+        # what is free isn't overstated
+        output_registers={shape: int(count * share) for shape, count in contents.output_registers.items()},
+        multiplier_registers={around: int(count * share) for around, count in contents.multiplier_registers.items()},
+        product_sums={summed: int(count * share) for summed, count in contents.product_sums.items()},
     )
     return _remembering(less, lambda words, width: (words, some(width))) if also_memories else less

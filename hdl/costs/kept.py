@@ -70,6 +70,7 @@ def _opened(path: Path | str, timeout_s: float) -> sqlite3.Connection:
 _SHAPED = (
     *("multipliers", "memories", "dual_memories", "memory_registers"),
     *("constant_multipliers", "constants", "bare_bits", "shared_bits"),
+    *("multiplier_registers", "product_sums", "output_registers"),
 )
 
 
@@ -84,6 +85,6 @@ def _to_json(resources: Resources) -> str:
 def _from_json(text: str) -> Resources:
     record = json.loads(text)
     for name in _SHAPED:
-        record[name] = {(a, b): number for a, b, number in record[name]}
+        record[name] = {tuple(shape): number for *shape, number in record[name]}
     record["tables"] = dict(record["tables"])
     return Resources(**record)

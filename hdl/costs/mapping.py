@@ -52,6 +52,8 @@ class Mapped:
     shared: Mapping[Node, int]
     # bits of registers that keep what they start with
     still: Mapping[Node, int]
+    # sums that are chains of their own -> bits of theirs among `carry_bits`
+    sums: Mapping[Node, int]
 
 
 class Mapper:
@@ -66,6 +68,8 @@ class Mapper:
         self._wires: dict[Node, list[Driver]] = {}
         # carry chains, and the cells that start them
         self._chains: dict[int, int] = {}
+        # sum -> its chain
+        self._summed: dict[Node, int] = {}
         # of products wider than a multiplier
         self._product_bits = 0
         self._constants: Counter[tuple[int, int]] = Counter()
@@ -93,7 +97,8 @@ class Mapper:
         self.gates.settle()
         tables = self.gates.cover(TABLE_INPUTS)
         inner, outer = self._sums_of_three()
-        carry = three = adders = 0
+        three = adders = 0
+        alone: dict[int, int] = {}
         for number, start in self._chains.items():
             bits = self.gates.gates[number].live.bit_length()
             if number in outer:
@@ -102,13 +107,13 @@ class Mapper:
                 three += min(bits * outer[number], full)
                 adders += full
             elif bits and number not in inner:
-                carry += bits + start
+                alone[number] = bits + start
         leaves = {node: word.runs[0].gate for node, word in self._leaves.items()}
         bare = {node: self.gates.bare.get(gate, 0) for node, gate in leaves.items()}
         shared = {node: self.gates.shared.get(gate, 0) & ~bare[node] for node, gate in leaves.items()}
         return Mapped(
             dict(sorted(tables.items())),
-            carry + self._product_bits,
+            sum(alone.values()) + self._product_bits,
             three,
             adders,
             dict(sorted(self._constants.items())),
@@ -116,6 +121,7 @@ class Mapper:
             bare,
             shared,
             self._still,
+            {node: alone[number] for node, number in self._summed.items() if number in alone},
         )
 
     def _need(self, word: Word, mask: int) -> None:
@@ -444,6 +450,7 @@ class Mapper:
         width = 1 + max(word.width + ((left.signed or right.signed) and not word.signed) for word in (left, right))
         run = self.gates.chain((left.extended(width), right.extended(width)), node.op, width)
         self._chains.setdefault(run.gate, int(node.op is Op.SUBTRACT))
+        self._summed[node] = run.gate
         return Word((run,), signed)
 
     def _multiply(self, node: Node) -> Word:

@@ -13,6 +13,8 @@ What counts as what:
 * every bit that a clocked process writes is a register, once, if an output depends on it and it isn't always zero
   (`hdl.analysis.liveness`), and if it isn't a copy of the sign of narrower values.  Likewise for the width of memories.
   Registers that always hold the same, such as two delays of one signal, are one (`hdl.analysis.equal_bits`).
+* registers around products, sums of two products, and second registers behind memories are counted as all are, and once
+  more beside them as what blocks have where a part's allow it (`hdl.costs.blocks`).
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from hdl.analysis.gates import ONE, TABLE_INPUTS, ZERO, Run
 from hdl.analysis.intervals import Event, GeneratorAnalysis, Kind, Visitor
 from hdl.analysis.liveness import Liveness, trace
 from hdl.analysis.ranges import Interval
+from hdl.costs.blocks import BlockContents, block_contents
 from hdl.costs.mapping import Mapper
 from hdl.memory import LOGIC_MEMORY_WORDS
 from hdl.parts.part import Part
@@ -76,6 +79,12 @@ class Resources:
     shared_bits: Mapping[tuple[int, int], int] = field(default_factory=dict, metadata=QUIET)
     # multiplexers of trees that find bits of the tables of constants, equal ones and inverses once
     choices: int = field(default=0, metadata=QUIET)
+    # (wider, narrower) operand bits, and how many of `registers` a DSP block has around that product -> products
+    multiplier_registers: Mapping[tuple[int, int, int], int] = field(default_factory=dict, metadata=QUIET)
+    # operand bits of two products, and how many of `registers` and of `carry_bits` are their sum's -> sums
+    product_sums: Mapping[tuple[int, int, int, int, int, int], int] = field(default_factory=dict, metadata=QUIET)
+    # (words, bits) of a memory -> how many of `registers` are behind those that take its words
+    output_registers: Mapping[tuple[int, int], int] = field(default_factory=dict, metadata=QUIET)
 
     __repr__ = spelt
 
@@ -96,6 +105,9 @@ class Resources:
             _sum(self.bare_bits, other.bare_bits),
             _sum(self.shared_bits, other.shared_bits),
             self.choices + other.choices,
+            _sum(self.multiplier_registers, other.multiplier_registers),
+            _sum(self.product_sums, other.product_sums),
+            _sum(self.output_registers, other.output_registers),
         )
 
     @property
@@ -146,7 +158,10 @@ def count(block: Any) -> Resources:
 def fit(resources: Resources, part: Part, read_port: Callable[[int, int, int], ReadPort] | None = None) -> Usage:
     """Blocks of ``part`` for these contents; memories and multipliers of one circuit share blocks as it packs them.
 
-    A memory both of whose ports read takes blocks that can do so, or two copies in memory made of logic.
+    A memory both of whose ports read takes blocks that can do so, or two copies in memory made of logic.  Where nothing
+    chooses between the blocks of a memory, they have the register behind what is read.  DSP blocks
+    have the registers around their products, and add two products where both are of a mode that does so.  That takes
+    none more: such a sum fills a block, or as much of several as its products do.
 
     Args:
         read_port: words, bits of a block memory, bits that go to no flip-flop or table -> what reads it; by default
@@ -159,6 +174,8 @@ def fit(resources: Resources, part: Part, read_port: Callable[[int, int, int], R
         single, dual = (found.get((depth, width), 0) for found in (resources.memories, resources.dual_memories))
         if in_block_memory(depth, width, part):
             halves += single * part.m20k_halves(depth, width) + dual * part.m20k_halves(depth, width, dual=True)
+            if part.m20k_rows(depth, width, dual > 0) == 1:
+                registers -= resources.output_registers.get((depth, width), 0)
             bare = min(width, resources.bare_bits.get((depth, width), 0) // max(1, ports))
             for number, both in ((single, False), (2 * dual, True)):
                 rows = part.m20k_rows(depth, width, both)
@@ -174,8 +191,16 @@ def fit(resources: Resources, part: Part, read_port: Callable[[int, int, int], R
     for (words, width), number in resources.constants.items():
         columns = -(-words // TABLE_WORDS)
         tables[TABLE_INPUTS] += number * width * (columns + -(-(columns - 1) // (CHOSEN_WORDS - 1)))
+    carry_bits = resources.carry_bits
+    for (wide, narrow, bits), number in resources.multiplier_registers.items():
+        registers -= number * bits if part.dsp_mode(wide, narrow) else 0
+    for (*widths, bits, chain), number in resources.product_sums.items():
+        mode, other = (part.dsp_mode(*pair) for pair in (widths[:2], widths[2:]))
+        if mode is not None and mode == other and mode.sums:
+            registers -= number * bits
+            carry_bits -= number * chain
     # a chain adds three values as well as two
-    adder_bits = resources.carry_bits + resources.three_bits + resources.constant_adder_bits
+    adder_bits = carry_bits + resources.three_bits + resources.constant_adder_bits
     cell = part.logic_cell
     arithmetic = adder_bits / cell.adder_bits
     logic = sum(number / cell.tables[inputs] for inputs, number in tables.items())
@@ -220,7 +245,7 @@ def in_block_memory(depth: int, width: int, part: Part) -> bool:
     return depth * width >= LEAST_M20K_FILL * blocks * part.m20k_bits
 
 
-_Shape = TypeVar("_Shape", int, tuple[int, int])
+_Shape = TypeVar("_Shape", int, tuple[int, int], tuple[int, int, int], tuple[int, int, int, int, int, int])
 
 
 def _sum(a: Mapping[_Shape, int], b: Mapping[_Shape, int]) -> dict[_Shape, int]:
@@ -342,6 +367,18 @@ class _Counter(Visitor):
             if key not in output_signals:
                 registers += (bits & ~mapped.still.get(live.store(self.written[key][0]), 0)).bit_count()
         bare, shared = (_bits_read(read, found) for found in (mapped.bare, mapped.shared))
+        signals = {driver.store: target for driver, target in live.drivers}
+
+        def own(store: Node) -> int:
+            key = id(signals[store])
+            return 0 if key in output_signals else (kept.get(key, 0) & ~mapped.still.get(store, 0)).bit_count()
+
+        drivers = [driver for driver, _ in live.drivers]
+        contents = block_contents(drivers, live.outputs, read.keys())
+        held, sums = self._in_dsp_blocks(contents, signals, own, mapped.sums)
+        behind: Counter[tuple[int, int]] = Counter()
+        for word, store in contents.behind.items():
+            behind[read[word]] += own(store)
         return Resources(
             dict(sorted(work.multipliers.items())),
             dict(sorted(memories.items())),
@@ -358,7 +395,36 @@ class _Counter(Visitor):
             bare,
             shared,
             mapped.choices,
+            held,
+            sums,
+            dict(sorted(behind.items())),
         )
+
+    def _in_dsp_blocks(
+        self,
+        contents: BlockContents,
+        signals: Mapping[Node, Any],
+        own: Callable[[Node], int],
+        chains: Mapping[Node, int],
+    ) -> tuple[dict[tuple[int, int, int], int], dict[tuple[int, int, int, int, int, int], int]]:
+        """`Resources.multiplier_registers` and `Resources.product_sums`."""
+        events: dict[int, list[Event]] = {}
+        for target, event in self.products:
+            events.setdefault(id(target), []).append(event)
+        widths: dict[Node, tuple[int, int]] = {}
+        held: Counter[tuple[int, int, int]] = Counter()
+        for product in contents.products:
+            found = events.get(id(signals[product.register]), [])
+            # one that is equal to another register is none
+            if len(found) == 1 and own(product.register):
+                widths[product.register] = wide, narrow = _operand_widths(found[0])
+                held[wide, narrow, sum(map(own, product.registers))] += 1
+        sums: Counter[tuple[int, int, int, int, int, int]] = Counter()
+        for one in contents.sums:
+            left, right = (widths.get(product) for product in one.products)
+            if left is not None and right is not None and one.adder in chains:
+                sums[*left, *right, own(one.register), chains[one.adder]] += 1
+        return dict(sorted(held.items())), dict(sorted(sums.items()))
 
     def _read_only(self, live: Liveness) -> dict[int, Any]:
         """Arrays that nothing writes, and whose words go straight into a register."""
@@ -415,6 +481,13 @@ def _live_bits(target: Any, live: Liveness) -> int:
     return live.memory_bits(target) if isinstance(target, list) else live.signal_bits(target)
 
 
+def _operand_widths(event: Event) -> tuple[int, int]:
+    """Bits of the wider and of the narrower operand; an unsigned one beside a signed one needs one for its sign."""
+    mixed = any(operand.signed for operand in event.operands)
+    widths = [operand.width + (mixed and not operand.signed) for operand in event.operands]
+    return max(widths), min(widths)
+
+
 class _Products:
     """Products, added up."""
 
@@ -424,15 +497,13 @@ class _Products:
         self.constant_adder_bits = 0
 
     def add(self, event: Event) -> None:
-        """One product; an unsigned operand beside a signed one needs a bit more, for its sign."""
-        widths = [operand.width for operand in event.operands]
-        mixed = any(operand.signed for operand in event.operands)
-        widths = [w + (mixed and not o.signed) for w, o in zip(widths, event.operands, strict=True)]
+        """One product."""
+        widths = _operand_widths(event)
         constants = [operand.constant for operand in event.operands if operand.constant is not None]
         if not constants:
-            self.multipliers[max(widths), min(widths)] += 1
+            self.multipliers[widths] += 1
             return
         digits = signed_digits(constants[0])
         if digits > 1:
-            self.constant_multipliers[max(widths), min(widths)] += 1
+            self.constant_multipliers[widths] += 1
             self.constant_adder_bits += (digits - 1) * event.result.width

@@ -123,9 +123,10 @@ def compare(resources: Resources, synthesis: Synthesis) -> tuple[Comparison, ...
 
 
 def expected_contents(resources: Resources) -> Resources:
-    """Contents as Yosys sees them: multipliers for products with constants, wide ones in parts that are added; trees of
-    multiplexers for large tables; words of memories gated by a flip-flop, free where one flip-flop or tables take
-    them; memories made of logic 32 words deep, and a multiplexer a bit between two."""
+    """Contents as Yosys sees them: multipliers for products with constants, wide ones in parts that are added, and
+    nothing else in DSP blocks; no second registers in memories; trees of multiplexers for large tables; words of
+    memories gated by a flip-flop, free where one flip-flop or tables take them; memories made of logic 32 words deep,
+    and a multiplexer a bit between two."""
     parts = sum(
         number * (math.prod(factors(width) for width in widths) - 1) * sum(widths)
         for widths, number in resources.constant_multipliers.items()
@@ -150,6 +151,9 @@ def expected_contents(resources: Resources) -> Resources:
         constants={},
         choices=0,
         tables=tables,
+        multiplier_registers={},
+        product_sums={},
+        output_registers={},
     )
 
 

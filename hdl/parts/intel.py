@@ -15,7 +15,7 @@ _M20K_SHAPES = shapes((512, 40), (1024, 20), (2048, 10))
 # true dual port: no port is wider than 20 bits
 _DUAL_SHAPES = shapes((1024, 20), (2048, 10))
 _MLAB_SHAPES = shapes((32, 20), (64, 10))
-_TWO_18X19 = DspMode(width_a=19, width_b=18, multipliers=2)
+_TWO_18X19 = DspMode(width_a=19, width_b=18, multipliers=2, sums=True)
 _ONE_27X27 = DspMode(width_a=27, width_b=27, multipliers=1)
 _FOUR_9X9 = DspMode(width_a=9, width_b=9, multipliers=4)
 

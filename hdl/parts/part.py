@@ -11,7 +11,9 @@ from hdl.errors import DagtrainError
 
 @dataclass(frozen=True, kw_only=True)
 class DspMode:
-    """One way to use a DSP block: `multipliers` independent signed products of at most `width_a` × `width_b` bits."""
+    """One way to use a DSP block: `multipliers` signed products of at most `width_a` × `width_b` bits.
+
+    They are independent, or with `sums` two and two are added or subtracted, in one block or in neighbours."""
 
     # bits of the wider operand (two's complement)
     width_a: int
@@ -19,6 +21,8 @@ class DspMode:
     width_b: int
     # products a block does in one cycle in this mode
     multipliers: int
+    # whether blocks add two products of this mode, without logic
+    sums: bool = False
 
     def fits(self, width_a: int, width_b: int) -> bool:
         """Whether a product of these operand widths (either order, bits) fits one multiplier of this mode."""
@@ -118,10 +122,14 @@ class Part:
             by_mode[mode] = by_mode.get(mode, 0) + products * count
         return sum(-(-count // mode.multipliers) for mode, count in by_mode.items())
 
+    def dsp_mode(self, width_a: int, width_b: int) -> DspMode | None:
+        """The narrowest mode that a product of these operand widths (bits, either order) fits, if there is one."""
+        return next((mode for mode in self.dsp_modes if mode.fits(width_a, width_b)), None)
+
     def _mode_for(self, width_a: int, width_b: int) -> tuple[DspMode, int]:
-        for mode in self.dsp_modes:
-            if mode.fits(width_a, width_b):
-                return mode, 1
+        mode = self.dsp_mode(width_a, width_b)
+        if mode is not None:
+            return mode, 1
         widest = self.dsp_modes[-1]
         wide, narrow = max(width_a, width_b), min(width_a, width_b)
         return widest, -(-wide // widest.width_a) * -(-narrow // widest.width_b)

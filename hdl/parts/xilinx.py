@@ -28,7 +28,8 @@ XILINX = (
         dual_shapes=shapes((1024, 36), (2048, 18), (4096, 9)),
         # 64×1 (or 32×2) a look-up table; 10 888 kbit at most (DS180)
         lut_memory=LutMemory(name="LUTRAM", shapes=shapes((64, 1), (32, 2)), logic_cells=1, blocks=174_208),
-        dsp_modes=(DspMode(width_a=25, width_b=18, multipliers=1),),
+        # two blocks add two products: PCOUT to PCIN
+        dsp_modes=(DspMode(width_a=25, width_b=18, multipliers=1, sums=True),),
         logic_cell=LUT6,
         half_shapes=shapes((512, 36), (1024, 18), (2048, 9)),
         dual_half_shapes=shapes((1024, 18), (2048, 9)),

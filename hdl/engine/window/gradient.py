@@ -442,14 +442,11 @@ def drain_control(
 
 
 @block
-def add_products(
-    clk: Clock, before: Bits, fresh: Bit, products: Sequence[Bits], summed: Bits, *, bits: int
-) -> Instances:
+def add_products(clk: Clock, before: Bits, products: Sequence[Bits], summed: Bits, *, bits: int) -> Instances:
     """The sums of a tile with an operation's products.
 
     Ports:
         before: in, signed sums of ``bits`` bits, one a product.
-        fresh: in, 1 bit: they count as zeros.
         products: in, signed signals.
         summed: out, as wide as ``before``, 1 cycle later.
     """
@@ -461,8 +458,6 @@ def add_products(
         total = intbv(0, min=-bound, max=bound)
         for lane in range(size):
             old[:] = before[bits_of(lane, bits)].signed()
-            if fresh:
-                old[:] = 0
             total[:] = old + products[lane]
             summed.next[bits_of(lane, bits)] = total[bits:]
 
@@ -471,13 +466,12 @@ def add_products(
 
 @block
 def add_cut_products(
-    clk: Clock, before: Bits, fresh: Bit, products: Sequence[Bits], summed: Bits, *, bits: int, cut: int
+    clk: Clock, before: Bits, products: Sequence[Bits], summed: Bits, *, bits: int, cut: int
 ) -> Instances:
     """`add_products` of products less ``cut`` bits each, above 0 (`hdl.fixed.cut_product`), to sums that wrap.
 
     Ports:
         before: in, signed sums of ``bits`` bits, one a product.
-        fresh: in, 1 bit: they count as zeros.
         products: in, signed signals.
         summed: out, as wide as ``before``, 1 cycle later.
     """
@@ -492,8 +486,6 @@ def add_cut_products(
         first = intbv(0, min=-bound, max=bound)
         for lane in range(size):
             old[:] = before[bits_of(lane, bits)]
-            if fresh:
-                old[:] = 0
             old[:] = (old << 1) | 1
             first[:] = old[bits + 1 :].signed()
             first[:] = first + terms[lane]
@@ -546,6 +538,8 @@ def memory_sums(
 ) -> Instances:
     """Sums in a memory of one tile a word: read, one cycle; register; add; write.
 
+    The register is cleared for the first products of a batch: flip-flops do that without logic.
+
     Ports:
         products: in, ``tile.size`` signed signals, 2 cycles after ``valid``.
         update: in, with ``valid``.
@@ -560,7 +554,7 @@ def memory_sums(
     read_at, drain_at = (Signal(intbv(0)[address_width(words) :]) for _ in range(2))
     places = [Signal(intbv(0)[address_width(words) :]) for _ in range(3)]
     flags = [Signal(bool(0)) for _ in range(3)]
-    fresh = [Signal(bool(0)) for _ in range(2)]
+    fresh = Signal(bool(0))
     write, write_at = flags[2], places[2]
     read, fetch = Signal(bool(0)), Signal(bool(0))
     read_tiles = Stream(width)
@@ -568,9 +562,9 @@ def memory_sums(
     drain = drain_control(domain, rest, read_word, read_tiles, fetch, drain_at, drained, words=words)
     leave = output_register(domain, read_tiles, tiles, depth=words)
     if shape.cut:
-        add = add_cut_products(domain.clk, before, fresh[1], products, summed, bits=bits, cut=shape.cut)
+        add = add_cut_products(domain.clk, before, products, summed, bits=bits, cut=shape.cut)
     else:
-        add = add_products(domain.clk, before, fresh[1], products, summed, bits=bits)
+        add = add_products(domain.clk, before, products, summed, bits=bits)
 
     @always_comb
     def choose() -> None:
@@ -584,12 +578,14 @@ def memory_sums(
     def delay() -> None:
         flags[0].next = valid and not domain.rst
         places[0].next = update.word
-        fresh[0].next = update.fresh
+        fresh.next = update.fresh
         for stage in range(2):
             flags[stage + 1].next = flags[stage] and not domain.rst
             places[stage + 1].next = places[stage]
-        fresh[1].next = fresh[0]
-        before.next = read_word
+        if fresh:
+            before.next = 0
+        else:
+            before.next = read_word
 
     return store, drain, leave, add, choose, delay
 

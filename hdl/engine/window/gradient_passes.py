@@ -189,7 +189,7 @@ def pass_sums(
     pixel = Signal(intbv(0)[address_width(pixels) :])
     places = [Signal(intbv(0)[address_width(words) :]) for _ in range(3)]
     flags, halves, ends = ([Signal(bool(0)) for _ in range(3)] for _ in range(3))
-    fresh = [Signal(bool(0)) for _ in range(2)]
+    fresh = Signal(bool(0))
     half, drain_half = Signal(bool(0)), Signal(bool(0))
     before, summed, low_word, high_word, drain_word = (Signal(intbv(0)[width:]) for _ in range(5))
     low_at, high_at = (Signal(intbv(0)[address_width(words) :]) for _ in range(2))
@@ -201,9 +201,9 @@ def pass_sums(
     reading = read_stream(domain, may_read, fetch, drain_word, read_tiles)
     leave = output_register(domain, read_tiles, tiles, depth=words)
     if cut:
-        add = add_cut_products(domain.clk, before, fresh[1], products, summed, bits=bits, cut=cut)
+        add = add_cut_products(domain.clk, before, products, summed, bits=bits, cut=cut)
     else:
-        add = add_products(domain.clk, before, fresh[1], products, summed, bits=bits)
+        add = add_products(domain.clk, before, products, summed, bits=bits)
     low = simple_dual_port(
         domain.clk, low_write, write_at, summed, low_read, low_at, low_word, depth=words, width=width
     )
@@ -261,14 +261,15 @@ def pass_sums(
         places[0].next = word
         halves[0].next = half
         ends[0].next = word == final and pixel == last_pixel
-        fresh[0].next = pixel == 0
+        fresh.next = pixel == 0
         for stage in range(2):
             flags[stage + 1].next = flags[stage] and not domain.rst
             places[stage + 1].next = places[stage]
             halves[stage + 1].next = halves[stage]
             ends[stage + 1].next = ends[stage]
-        fresh[1].next = fresh[0]
-        if halves[0]:
+        if fresh:
+            before.next = 0
+        elif halves[0]:
             before.next = high_word
         else:
             before.next = low_word
