@@ -414,8 +414,11 @@ def test_credits_that_nobody_can_count_are_refused() -> None:
 
 
 def test_a_sender_finds_room_for_the_words_that_a_depth_is_for() -> None:
-    for words in range(1, 20_000):
+    # up to where a credit word counts no more
+    deep = range(15 << COUNT_BITS, (15 << COUNT_BITS) + 40_000, 7)
+    for words in (*range(1, 20_000), *deep, 10_000_000):
         depth = depth_for(words)
+        assert 0 < credit_batch(depth) < 1 << COUNT_BITS
         # freed, but not enough for a credit word
         withheld = credit_batch(depth) - 1
         assert depth - withheld >= words, words

@@ -16,6 +16,8 @@ from hdl.unit import Unit
 SHALLOW_PART, CREDIT_WORDS, DEEP_PART = 4, 32, 16
 # of how many words have room again, where that is on its way to the port
 COUNT_BITS = 16
+# words whose credits one credit word returns at most
+MOST_RETURNED = (1 << COUNT_BITS) - 1
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ def credit_batch(depth: int) -> int:
     """Words that a receiver frees before it returns their credits in one credit word.
 
     Until then the sender knows nothing of their room: few beside the depth, yet many for each credit word."""
-    return max(1, min(depth // SHALLOW_PART, max(CREDIT_WORDS, depth // DEEP_PART)))
+    return max(1, min(depth // SHALLOW_PART, max(CREDIT_WORDS, depth // DEEP_PART), MOST_RETURNED))
 
 
 def depth_for(words: int) -> int:
@@ -113,7 +115,7 @@ def depth_for(words: int) -> int:
     # at most credit_batch - 1 of the depth are free without the sender's knowing
     small, larger = -(-(words - 1) * SHALLOW_PART // (SHALLOW_PART - 1)), words + CREDIT_WORDS - 1
     deep = -(-(words - 1) * DEEP_PART // (DEEP_PART - 1))
-    return max(2, min(small, larger), deep)
+    return max(2, min(small, larger), min(deep, words + MOST_RETURNED - 1))
 
 
 @lru_cache
