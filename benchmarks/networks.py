@@ -181,7 +181,8 @@ def dagtrain(command: str, *words: object, cache: str | None = None) -> Step:
     # a verdict that is negative is a result too
     if child.returncode and not text:
         return Step(seconds, memory, {}, error or f"exit code {child.returncode}", cpu_seconds)
-    return Step(seconds, memory, {command: json.loads(text)}, "", cpu_seconds)
+    result = json.loads(text)
+    return Step(seconds, memory, {command: result}, result.get("error", {}).get("message", ""), cpu_seconds)
 
 
 if __name__ == "__main__":
