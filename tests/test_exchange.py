@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +18,8 @@ from dagtrain.graph.ir import Graph, GraphError, Node
 from dagtrain.graph.storage import load_graph, save_graph
 from dagtrain.passes.exchange import COPY, Exchanging, parse_exchange
 from dagtrain.passes.insert_forks import insert_forks
+from dagtrain.passes.memory_home import keep_in_dram
+from dagtrain.passes.remote_memory import remote_memory
 from dagtrain.passes.replicate import replicate
 from dagtrain.training.feeds import synthetic_feeds
 from hdl.engine.codec import collective, cut, feedback
@@ -26,6 +29,7 @@ from hdl.errors import DagtrainError, ShapeError
 from hdl.fixed import Fixed, IntArray
 from hdl.layers.exchange import exchange
 from hdl.layers.exchange.exchange import Exchange
+from hdl.layers.storage import Home
 from hdl.random_bits import hash32, high_half, requantise_by_element
 from hdl.recipe import Recipe
 from hdl.simulate import Backend
@@ -249,6 +253,31 @@ def test_circuits_of_a_chain_on_slow_links_train_to_the_bits_of_the_emulator(
     graph = chained(name, way)
     losses = None if way.codec is None else trained(graph)[1]
     check_circuits(graph, 5, 3, tmp_path, losses)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("outside", [keep_in_dram, remote_memory], ids=["in DRAM", "in stores"])
+def test_circuits_whose_residuals_lie_outside_train_to_the_bits_of_the_emulator(
+    outside: Callable[[Graph, Collection[str]], Graph], tmp_path: Path
+) -> None:
+    graph = chained("a convolution", FED_BACK)
+    hops = [node.name for node in graph.nodes if isinstance(node.layer, Exchange)]
+    assert len(hops) > 1
+    check_circuits(outside(graph, hops), 5, 3, tmp_path, trained(graph)[1])
+
+
+def test_residuals_lie_outside_only_where_there_are_some() -> None:
+    fed_back = Exchange(shape=(3,), recipe=Recipe(batch=1), codec=IntegerCodec(4), feedback=True)
+    coded = replace(fed_back, feedback=False)
+    assert {home for home in Home if fed_back.at(home)} == {Home.ON_CHIP, Home.DRAM, Home.REMOTE}
+    assert {home for home in Home if coded.at(home)} == {Home.ON_CHIP}
+    away = fed_back.at(Home.DRAM)
+    assert away is not None
+    assert not away.memories()
+    # three beats, which need not wait until those of the batch before are written
+    assert away.cycles_per_batch == 3 < fed_back.cycles_per_batch
+    with pytest.raises(ShapeError, match="no residuals that could lie outside"):
+        replace(coded, residuals=Home.DRAM)
 
 
 FAULTS: dict[str, tuple[ModuleType, str, dict[str, str]]] = {

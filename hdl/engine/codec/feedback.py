@@ -26,11 +26,19 @@ from hdl.fixed import Fixed
 from hdl.memory import address_width, simple_dual_port
 from hdl.signals import Bit, Bits, ClockReset, Instances
 from hdl.stream import Stream, bits_of
-from hdl.streams import counter, join
+from hdl.streams import counter, join, queue
 from hdl.streams.reads import output_register, output_register_latency, read_stream
 
 # public name of the memory
 RESIDUAL = "residual"
+
+
+@dataclass(frozen=True)
+class ResidualStreams:
+    """Residuals that lie outside, in the order of elements, tensor by tensor."""
+
+    back: Stream
+    out: Stream
 
 
 @dataclass(frozen=True)
@@ -69,6 +77,7 @@ def feedback_stream(
     beats: int,
     contents: Sequence[int] | None,
     state: ResidualState | None = None,
+    outside: ResidualStreams | None = None,
 ) -> Instances:
     """Elements and their residuals, coded; what that took is kept.
 
@@ -80,10 +89,11 @@ def feedback_stream(
         noise: in, stream of 16 random bits a lane; None but for `Cut.STOCHASTIC`.
         y: out, stream of ``lanes`` codes of ``element``, from registers.
         state: in and out, as of `residual_memory`.
+        outside: in and out, where residuals don't lie here: those of ``x`` come by its ``back``, and go by its ``out``.
     """
     kept = residual_fixed(codec, element)
     bits, width, drop = lanes * kept.width, lanes * element.width, codec.drop
-    old, wanted = Stream(bits), Stream(width)
+    old, wanted = (Stream(bits) if outside is None else outside.back), Stream(width)
     cut, both, less = wanted, Stream(2 * width), Stream(bits + width)
     drawn: Instances = ()
     if codec.cut is Cut.STOCHASTIC:
@@ -119,8 +129,33 @@ def feedback_stream(
         subtract,
         beside,
         stage,
-        residual_memory(domain, less, y, old, beats=beats, contents=contents, state=state),
+        residual_memory(domain, less, y, old, beats=beats, contents=contents, state=state)
+        if outside is None
+        else residuals_out(domain, less, y, outside.out),
     )
+
+
+@block
+def residuals_out(domain: ClockReset, x: Stream, y: Stream, out: Stream) -> Instances:
+    """What is left and the residuals beside it, each its way, together.  Costs a queue of two words.
+
+    Ports:
+        x: in, stream of as much as ``y`` has, and above it residuals.
+        y: out, stream of any width, in the same cycle.
+        out: out, stream of residuals, from registers.
+    """
+    low, high = y.width, x.width
+    residuals = Stream(out.width)
+
+    @always_comb
+    def part() -> None:
+        y.valid.next = x.valid and residuals.ready
+        y.payload.next = x.payload[low:]
+        residuals.valid.next = x.valid and y.ready
+        residuals.payload.next = x.payload[high:low]
+        x.ready.next = y.ready and residuals.ready
+
+    return part, queue(domain, residuals, out, depth=2)
 
 
 @block

@@ -18,10 +18,10 @@ each copy keeps what the codec took of each element, and adds it to the next bat
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import reduce
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from myhdl import block
@@ -32,6 +32,7 @@ from hdl.engine.codec.cut import CUT_CYCLES, cut_stream
 from hdl.engine.codec.feedback import (
     RESIDUAL,
     ResidualState,
+    ResidualStreams,
     feedback_cycles,
     feedback_stream,
     loop_cycles,
@@ -48,7 +49,7 @@ from hdl.fixed import Fixed, FloatArray, IntArray
 from hdl.layers.base import Layer
 from hdl.layers.beats import pack, unpack
 from hdl.layers.meaning import State
-from hdl.layers.storage import Memory
+from hdl.layers.storage import Home, Memory, Ring
 from hdl.layers.wiring.gradient_sum import GradientSum, add_stream, gradient_sum
 from hdl.layers.wiring.parameter import ParameterLayer
 from hdl.random_bits import hash32, high_half, requantise_by_element, stable_id, tensor_key
@@ -88,6 +89,8 @@ class Exchange(ParameterLayer):
     plain: bool = field(default=False, metadata=QUIET)
     # batches of an earlier training, from which it counts on
     begun: int = field(default=0, metadata=QUIET)
+    # where residuals lie
+    residuals: Home = field(default=Home.ON_CHIP, metadata=QUIET)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -105,6 +108,8 @@ class Exchange(ParameterLayer):
             raise ShapeError(
                 f"{self.title}: feedback of what no codec takes", "take one that drops bits, or no feedback"
             )
+        if self.residuals is not Home.ON_CHIP and not self.feedback:
+            raise ShapeError(f"{self.title}: no residuals that could lie outside", "leave them on chip, or keep some")
         if self.codec is None and self.is_last:
             # says what is wrong with sums of all copies
             _ = self.rounded
@@ -129,26 +134,48 @@ class Exchange(ParameterLayer):
 
     @property
     def sinks(self) -> tuple[Port, ...]:
-        """g, ring_in."""
-        ports = [self._port("g", self.own)]
-        return (*ports, self._port("ring_in", self.handed_on(self.copy))) if self.copy else tuple(ports)
+        """g, ring_in; residuals from a store."""
+        came = [self._port("ring_in", self.handed_on(self.copy))] if self.copy else []
+        return (self._port("g", self.own), *came, *(ring.back for ring in self.remote))
 
     @property
     def sources(self) -> tuple[Port, ...]:
-        """ring_out, or g_sum."""
-        if self.is_last:
-            return (self._port("g_sum", self.g_fixed),)
-        return (self._port("ring_out", self.handed_on(self.copy + 1)),)
+        """ring_out, or g_sum; residuals to a store."""
+        name, fixed = ("g_sum", self.g_fixed) if self.is_last else ("ring_out", self.handed_on(self.copy + 1))
+        return (self._port(name, fixed), *(ring.out for ring in self.remote))
 
     def coding(self, source: str) -> Coding | None:
         """The codec's values are handed on in words of few bits."""
-        del source
-        if self.codec is None or self.plain:
+        if self.codec is None or self.plain or source != self.sources[0].name:
             return None
         return Coding(self.codec, Fraction(self.ratio_percent, 100) if self.ratio_percent else None)
 
-    def _port(self, name: str, fixed: Fixed) -> Port:
-        return self.parameter_port(name, Tensor(self.shape, fixed, Kind.GRADIENT))
+    def _port(self, name: str, fixed: Fixed, kind: Kind = Kind.GRADIENT) -> Port:
+        return self.parameter_port(name, Tensor(self.shape, fixed, kind))
+
+    def at(self, home: Home) -> Self | None:
+        """Residuals there, if it keeps some."""
+        if home in (Home.PARKED, Home.LENT) or not self.feedback:
+            return self if home is Home.ON_CHIP else None
+        return replace(self, residuals=home)
+
+    @property
+    def rings(self) -> tuple[Ring, ...]:
+        """Residuals that lie in DRAM."""
+        return self._outside(Kind.GRADIENT) if self.residuals is Home.DRAM else ()
+
+    @property
+    def remote(self) -> tuple[Ring, ...]:
+        """Residuals that lie in a store."""
+        return self._outside(Kind.STATE) if self.residuals is Home.REMOTE else ()
+
+    def _outside(self, kind: Kind) -> tuple[Ring, ...]:
+        """Ports ``residual_in`` and ``residual_out``."""
+        assert self.codec is not None
+        fixed = residual_fixed(self.codec, self.g_fixed)
+        back, out = (self._port(f"{RESIDUAL}_{way}", fixed, kind) for way in ("in", "out"))
+        per_frame = Fraction(1, self.recipe.batch)
+        return (Ring(name=RESIDUAL, back=back, out=out, capacity=1, preload=1, per_frame=per_frame),)
 
     @property
     def rounded(self) -> GradientSum:
@@ -182,14 +209,19 @@ class Exchange(ParameterLayer):
     def cycles_per_batch(self) -> int:
         """A beat a cycle; with feedback a residual must have been written before it is read again."""
         beats = super().cycles_per_batch
-        if self.codec is None or not self.feedback:
+        if self.codec is None or not self.feedback or self.residuals is not Home.ON_CHIP:
             return beats
         return max(beats, loop_cycles(self.codec, self.g_fixed, beats))
 
     @property
     def accessed(self) -> bool:
         """The number of batches, and residuals."""
-        return self.recipe.loaded
+        return self.recipe.loaded and not self.not_accessed
+
+    @property
+    def not_accessed(self) -> str:
+        """Residuals outside are not."""
+        return "" if self.residuals is Home.ON_CHIP else "its residuals lie outside, where no stream loads them"
 
     def state_words(self, state: State) -> list[int]:
         """Residuals in stream order, those of a beat together."""
@@ -266,7 +298,7 @@ class Exchange(ParameterLayer):
 
     def memories(self) -> tuple[Memory, ...]:
         """Residuals."""
-        if self.codec is None or not self.feedback:
+        if self.codec is None or not self.feedback or self.residuals is not Home.ON_CHIP:
             return ()
         width = self.w_lanes * residual_fixed(self.codec, self.g_fixed).width
         return (Memory(RESIDUAL, self.tiled_elements // self.w_lanes, width, is_state=True),)
@@ -286,7 +318,10 @@ class Exchange(ParameterLayer):
         contents = (images or {}).get(RESIDUAL)
         if self.accessed:
             return accessed_hop(domain, own, came, out, streams["load"], streams["dump"], cfg=self, contents=contents)
-        return hop(domain, own, came, out, cfg=self, contents=contents)
+        outside = [
+            ResidualStreams(streams[ring.back.name], streams[ring.out.name]) for ring in (*self.rings, *self.remote)
+        ]
+        return hop(domain, own, came, out, *outside, cfg=self, contents=contents)
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
@@ -310,6 +345,8 @@ class Exchange(ParameterLayer):
             cls(copy=1, codec=codecs[2], **wide, **three),
             cls(shape=(4,), copy=1, recipe=Recipe(batch=1), codec=codecs[1], begun=3),
             cls(shape=(3,), widths=(18, 18), recipe=Recipe(batch=1), codec=IntegerCodec(4), feedback=True),
+            cls(copy=1, codec=codecs[2], feedback=True, residuals=Home.DRAM, **wide, **three),
+            cls(shape=(3,), recipe=Recipe(batch=1), codec=IntegerCodec(4), feedback=True, residuals=Home.REMOTE),
         )
 
 
@@ -351,6 +388,7 @@ def hop(
     own: Stream,
     came: Stream | None,
     y: Stream,
+    outside: ResidualStreams | None = None,
     *,
     cfg: Exchange,
     contents: Sequence[int] | None,
@@ -364,11 +402,11 @@ def hop(
         own: in, stream of ``cfg.w_lanes`` codes of ``cfg.own``.
         came: in, stream of as many codes as the copy before hands on; None at the first copy.
         y: out, stream of as many codes of the one source; valid and payload from registers.
+        outside, state: in and out, as of `feedback_stream`.
         begin: in, as of `gradient_rounding`.
-        state: in and out, as of `feedback_stream`.
     """
     if cfg.codec is not None:
-        return coded_hop(domain, own, came, y, cfg=cfg, contents=contents, begin=begin, state=state)
+        return coded_hop(domain, own, came, y, outside, cfg=cfg, contents=contents, begin=begin, state=state)
     if came is None:
         return queue(domain, own, y, depth=DEPTH)
     if cfg.is_last:
@@ -395,6 +433,7 @@ def coded_hop(
     own: Stream,
     came: Stream | None,
     y: Stream,
+    outside: ResidualStreams | None = None,
     *,
     cfg: Exchange,
     contents: Sequence[int] | None = None,
@@ -410,8 +449,8 @@ def coded_hop(
         own: in, stream of ``cfg.w_lanes`` codes of ``cfg.own``.
         came: in, stream of ``cfg.w_lanes`` codes of ``cfg.g_fixed``; None at the first copy.
         y: out, stream of ``cfg.w_lanes`` codes of ``cfg.g_fixed``; valid and payload from registers.
+        outside, state: in and out, as of `feedback_stream`.
         begin: in, as of `gradient_rounding`.
-        state: in and out, as of `feedback_stream`.
     """
     assert cfg.codec is not None
     lanes, g_fixed, order, codec = cfg.w_lanes, cfg.g_fixed, cfg.order, cfg.codec
@@ -435,7 +474,7 @@ def coded_hop(
         beats = cfg.tiled_elements // lanes
         coding = feedback_stream(
             domain, total, noise, left, codec=codec, element=g_fixed, lanes=lanes, beats=beats, contents=contents,
-            state=state,
+            state=state, outside=outside,
         )  # fmt: skip
         return *inside, coding, queue(domain, left, y, depth=DEPTH)
     cut = total
