@@ -274,6 +274,12 @@ def spread(values: list[float]) -> str:
     return f"{100 * np.mean(values):.2f} ({100 * min(values):.1f}–{100 * max(values):.1f})"
 
 
+def write_between(page: Path, begin: str, end: str, lines: Iterable[str]) -> None:
+    """Put lines, in place of what is there, between two marks of a page."""
+    before, rest = page.read_text().split(begin)
+    write_text(page, "\n".join([before + begin, *lines, end + rest.split(end, 1)[1]]))
+
+
 def main(words: list[str]) -> int:
     """Runs what is missing and prints the table; 1 if a promise is broken."""
     parser = argparse.ArgumentParser(prog="learning.py --table", description=__doc__.splitlines()[0])
