@@ -102,6 +102,10 @@ class Run:
         known = "" if self.staleness is None else f", staleness {self.staleness}"
         return f"{self.network}, {self.data}, {self.mode.value}, seed {self.seed}{known}"
 
+    def recipe(self, recipe: Recipe) -> Recipe:
+        """That of the table, or one that differs."""
+        return recipe
+
     def graph(self, data: Dataset) -> Graph:
         """What is trained; at 16 bits, in formats fitted to the first batches of the training part."""
         return prepared(self, data)
@@ -136,7 +140,7 @@ def prepared(run: Run, data: Dataset) -> Graph:
     recipe = replace(recipe, seed=run.seed, nesterov=True, staleness=staleness)
     if run.whole:
         recipe = replace(recipe, learning_rate=WHOLE_LEARNING_RATE, norm_forward_decay=WHOLE_FORWARD_DECAY)
-    graph = differentiate(forward(run.network, recipe, data.images.shape[2], run.seed))
+    graph = differentiate(forward(run.network, run.recipe(recipe), data.images.shape[2], run.seed))
     emulator = Emulator(graph, run.arithmetic)
     count = WHOLE_CALIBRATION_BATCHES if run.whole else CALIBRATION_BATCHES
     order = list(data.batches(recipe.batch, run.seed, epoch=0))[:count]

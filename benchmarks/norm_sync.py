@@ -9,6 +9,9 @@ its share of a batch of 16, as ``dagtrain import --copy '*=2' --norm-sync apart`
 the statistics of its own frames, and judges those of the held-out images that it is dealt.  Bits are those of the
 hardware.  Of one copy, and so of any number with ``--norm-sync together``, bits are those of a network without.
 
+A copy of r counts its own frames, so with the recipe's decays its statistics remember r times as many of a training.
+Rows of "memory of one" have decays to the power of r, with which they remember as many as one norm does.
+
 Finished runs stand in benchmarks/norm_sync.json, kept and found again as those of benchmarks/learning_table.py.
 """
 
@@ -22,7 +25,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import argparse
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 if __package__ in (None, ""):
@@ -37,10 +40,12 @@ from dagtrain.graph.ir import Graph
 from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.passes.replicate import NormSync, replicate
 from dagtrain.training.data import Dataset
+from hdl.recipe import Recipe
 
 ROOT = Path(__file__).parents[1]
 STORE = ROOT / "benchmarks" / "norm_sync.json"
 DOCS = ROOT / "docs" / "learning.md"
+MATCHED = ", memory of one"
 BEGIN, END = "<!-- begin: benchmarks/norm_sync.py -->", "<!-- end: benchmarks/norm_sync.py -->"
 
 
@@ -49,29 +54,49 @@ class Apart(Run):
     """A training with copies of all layers, and statistics of each."""
 
     copies: int = 1
+    # whether statistics remember as many frames of the training as those of one norm
+    matched: bool = False
 
     @property
     def name(self) -> str:
         """For messages and the store."""
-        return f"{super().name}, {self.copies} copies"
+        return f"{super().name}, {_row(self.copies, self.matched)}"
+
+    def recipe(self, recipe: Recipe) -> Recipe:
+        """With the decays of a copy."""
+        if not self.matched:
+            return recipe
+        decays = recipe.norm_forward_decay**self.copies, recipe.norm_backward_decay**self.copies
+        return replace(recipe, norm_forward_decay=decays[0], norm_backward_decay=decays[1])
 
     def graph(self, data: Dataset) -> Graph:
         """With its copies."""
         return insert_forks(replicate(super().graph(data), {"*": self.copies}, norm_sync=NormSync.APART))
 
 
-def _every(network: str, data: str, copies: int, seeds: int) -> list[Apart]:
+def _row(copies: int, matched: bool) -> str:
+    """What a row is called, beside network and data."""
+    return f"{copies} copies{MATCHED if matched else ''}"
+
+
+def forms(options: argparse.Namespace) -> list[tuple[int, bool]]:
+    """(copies, whether they remember as one does) of all rows."""
+    return [(copies, matched) for copies in options.copies for matched in (False, True)[: 1 + (copies > 1)]]
+
+
+def _every(network: str, data: str, form: tuple[int, bool], seeds: int) -> list[Apart]:
     """Runs of a row, by seed."""
-    return [Apart(network, data, Mode.GOLDEN, seed, copies=copies) for seed in range(1, seeds + 1)]
+    copies, matched = form
+    return [Apart(network, data, Mode.GOLDEN, seed, copies=copies, matched=matched) for seed in range(1, seeds + 1)]
 
 
 def runs(options: argparse.Namespace) -> Iterator[Apart]:
     """All that the table wants: a seed of all rows before the next."""
     rows = [
-        _every(network, data, copies, options.seeds)
+        _every(network, data, form, options.seeds)
         for data in options.data
         for network in options.only
-        for copies in options.copies
+        for form in forms(options)
     ]
     for of_seed in zip(*rows, strict=True):
         yield from of_seed
@@ -85,9 +110,9 @@ def table(store: Store, options: argparse.Namespace) -> list[str]:
     ]
     for data in options.data:
         for network in options.only:
-            one = [store.last(run) for run in _every(network, data, 1, options.seeds)]
-            for copies in options.copies:
-                found = [store.last(run) for run in _every(network, data, copies, options.seeds)]
+            one = [store.last(run) for run in _every(network, data, (1, False), options.seeds)]
+            for copies, matched in forms(options):
+                found = [store.last(run) for run in _every(network, data, (copies, matched), options.seeds)]
                 known = [value for value in found if value is not None]
                 away = [
                     100 * (value - beside)
@@ -96,8 +121,9 @@ def table(store: Store, options: argparse.Namespace) -> list[str]:
                 ]
                 if known:
                     beside = f"{np.mean(away):+.2f} | {min(away):+.1f} to {max(away):+.1f}"
+                    row = f"{copies}{MATCHED if matched else ''}"
                     lines.append(
-                        f"| {network} | {data} | {copies} | {len(known)} | {spread(known)} | "
+                        f"| {network} | {data} | {row} | {len(known)} | {spread(known)} | "
                         f"{beside if copies > 1 and away else f'{NOTHING} | {NOTHING}'} |"
                     )
     return lines

@@ -8,6 +8,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ from hdl.layers.wiring.deal import Collect, Deal
 from hdl.recipe import Recipe
 from tests.flow_support import Case, new_case, quick_costs
 from tests.import_support import model, node, save
+from tests.suites import quick
 from tests.test_copies import CYCLES, check_circuits, same, trained
 from tests.test_team import HERE, Threads
 
@@ -56,6 +58,9 @@ ALL: Mapping[str, Mapping[str, int]] = {
     "unlike numbers": {"conv1": 2, "relu?": 3, "conv2": 4},
 }
 RECIPES = [(4, 0), (5, 3), (6, 6)]
+# recipes, what has copies, and how many: first some in which all differ
+EVERY = [(5, 3, "*", 2), (6, 6, "norm1", 4), (4, 0, "*", 3), (5, 3, "norm1", 3), (6, 6, "*", 4)]
+EVERY += sorted({(*recipe, *more) for recipe in RECIPES for more in product(("*", "norm1"), (2, 3, 4))} - {*EVERY})
 
 
 @cache
@@ -217,9 +222,7 @@ def checked(graph: Graph, copies: int, whole: str = "norm1", batches: int = BATC
     return beside
 
 
-@pytest.mark.parametrize(("batch", "staleness"), RECIPES)
-@pytest.mark.parametrize("copies", [2, 3, 4])
-@pytest.mark.parametrize("pattern", ["*", "norm1"])
+@pytest.mark.parametrize(("batch", "staleness", "pattern", "copies"), quick(5, EVERY))
 def test_each_copy_has_the_statistics_of_its_own_frames(pattern: str, copies: int, batch: int, staleness: int) -> None:
     checked(copied({pattern: copies}, APART, batch, staleness), copies)
 
