@@ -30,8 +30,7 @@ if __package__ in (None, ""):
 
 import numpy as np
 
-from benchmarks.learning_table import DATA, NOTHING, Run, Store, fill_store, parse, spread
-from dagtrain.files import write_text
+from benchmarks.learning_table import DATA, NOTHING, Run, Store, fill_store, parse, spread, write_between
 from dagtrain.graph.executor import Mode
 from dagtrain.graph.ir import Graph
 from dagtrain.passes.exchange import NO_CODEC, parse_exchange
@@ -147,8 +146,7 @@ def main() -> int:
     lines, broken = table(store, options)
     print("\n".join(lines))
     if options.write:
-        before, rest = DOCS.read_text().split(BEGIN)
-        write_text(DOCS, "\n".join([before + BEGIN, *lines, END + rest.split(END, 1)[1]]))
+        write_between(DOCS, BEGIN, END, lines)
     return 1 if broken else 0
 
 

@@ -102,6 +102,10 @@ class Run:
         known = "" if self.staleness is None else f", staleness {self.staleness}"
         return f"{self.network}, {self.data}, {self.mode.value}, seed {self.seed}{known}"
 
+    def recipe(self, recipe: Recipe) -> Recipe:
+        """That of the table, or one that differs."""
+        return recipe
+
     def graph(self, data: Dataset) -> Graph:
         """What is trained; at 16 bits, in formats fitted to the first batches of the training part."""
         return prepared(self, data)
@@ -136,7 +140,7 @@ def prepared(run: Run, data: Dataset) -> Graph:
     recipe = replace(recipe, seed=run.seed, nesterov=True, staleness=staleness)
     if run.whole:
         recipe = replace(recipe, learning_rate=WHOLE_LEARNING_RATE, norm_forward_decay=WHOLE_FORWARD_DECAY)
-    graph = differentiate(forward(run.network, recipe, data.images.shape[2], run.seed))
+    graph = differentiate(forward(run.network, run.recipe(recipe), data.images.shape[2], run.seed))
     emulator = Emulator(graph, run.arithmetic)
     count = WHOLE_CALIBRATION_BATCHES if run.whole else CALIBRATION_BATCHES
     order = list(data.batches(recipe.batch, run.seed, epoch=0))[:count]
@@ -272,6 +276,12 @@ def spread(values: list[float]) -> str:
     if not values:
         return NOTHING
     return f"{100 * np.mean(values):.2f} ({100 * min(values):.1f}–{100 * max(values):.1f})"
+
+
+def write_between(page: Path, begin: str, end: str, lines: Iterable[str]) -> None:
+    """Put lines, in place of what is there, between two marks of a page."""
+    before, rest = page.read_text().split(begin)
+    write_text(page, "\n".join([before + begin, *lines, end + rest.split(end, 1)[1]]))
 
 
 def main(words: list[str]) -> int:

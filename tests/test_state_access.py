@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -36,7 +36,7 @@ from dagtrain.passes.exchange import Exchanging
 from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.freeze_layers import freeze_layers
 from dagtrain.passes.insert_forks import insert_forks
-from dagtrain.passes.replicate import replicate
+from dagtrain.passes.replicate import NormSync, replicate
 from dagtrain.progress import Silent
 from dagtrain.training.emulator import Emulator
 from dagtrain.training.feeds import synthetic_feeds
@@ -62,6 +62,7 @@ from hdl.simulate.cosimulation import CosimulationProgram, Engine
 from tests.cosim_support import DEVICES, TINY_CYCLES, deliver, placement, simulate_design
 from tests.flow_support import new_case, quick_costs
 from tests.layer_support import assert_equal_bits, design_of, make_case, traffic
+from tests.suites import quick
 
 LIBRARY = ModuleLibrary(cache_folder() / "modules")
 BATCH = 2
@@ -95,6 +96,15 @@ def copied_net(staleness: int) -> Graph:
     graph = calibrate(training, [synthetic_feeds(training, BATCH, seed) for seed in range(2)])
     way = Exchanging(Collective.CHAIN, (4, 7, Cut.STOCHASTIC), feedback=True)
     return insert_forks(replicate(graph, {"conv2": 2, "dropout*": 2, "gemm1": 2}, way))
+
+
+def apart_net(staleness: int) -> Graph:
+    """Copies of all layers, of which each norm has statistics of its own frames."""
+    builder = GraphBuilder("apart", Recipe(batch=BATCH, staleness=staleness, learning_rate=0.1), seed=3)
+    x = builder.relu(builder.norm(builder.conv(builder.input(4, 4, 1), 2, 3, padding=1)))
+    training = differentiate(builder.classify(builder.gemm(builder.global_average_pool(x), 3)))
+    graph = calibrate(training, [synthetic_feeds(training, BATCH, seed) for seed in range(2)])
+    return insert_forks(replicate(graph, {"*": 2}, norm_sync=NormSync.APART))
 
 
 def feeds_of(graph: Graph, batch: int) -> Feeds:
@@ -324,9 +334,16 @@ class Trained:
         }
 
 
-@pytest.fixture(scope="module", params=["plain", "copies"])
+NETS: Mapping[str, Callable[[], Graph]] = {
+    "plain": lambda: plain_net(1),
+    "copies": lambda: copied_net(2),
+    "norms apart": lambda: apart_net(2),
+}
+
+
+@pytest.fixture(scope="module", params=quick(2, NETS))
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
-    graph = plain_net(1) if request.param == "plain" else copied_net(2)
+    graph = NETS[request.param]()
     folder = tmp_path_factory.mktemp("state")
     design = design_cluster(
         graph, placement(graph, "updates apart"), DEVICES, TINY_CYCLES, LIBRARY, word_bits=64, state_access=True

@@ -93,6 +93,15 @@ Compress = Annotated[
         "words; ,ratio=R behind it plans for R times fewer, as `dagtrain train` measures it; without, for none fewer.",
     ),
 ]
+NormSyncBy = Annotated[
+    str,
+    typer.Option(
+        "--norm-sync",
+        help="Statistics of online normalisation, where layers have copies: together, where there is one of each norm "
+        "for the frames of all copies, which have the bits of one; apart, where each copy of a norm has its own, over "
+        "its own frames, and bits depend on the number of copies.",
+    ),
+]
 Check = Annotated[
     bool,
     typer.Option(
@@ -116,12 +125,13 @@ def import_options(
     copy: Copies = None,
     exchange: ExchangeBy = "central",
     compress: Compress = "none",
+    norm_sync: NormSyncBy = "together",
 ) -> ImportOptions:
     """Read an ONNX model and derive its training graph: forward, error, gradient, update, number formats."""
     return ImportOptions(
         model, norm=norm, recipe=recipe, aux=aux, data=data, splits=tuple(split or ()), bits=tuple(bits or ()),
         counted=tuple(count_saturations or ()), freeze=tuple(freeze or ()), copies=tuple(copy or ()),
-        exchange=exchange, compress=compress,
+        exchange=exchange, compress=compress, norm_sync=norm_sync,
     )  # fmt: skip
 
 

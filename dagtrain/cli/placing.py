@@ -67,7 +67,8 @@ Replicas = Annotated[
     str,
     typer.Option(
         help="How many copies there are of all layers, with frames dealt out; `auto`: the planner makes copies of the "
-        "layers of which they make a faster plan. The bits of a trained network don't depend on it (docs/placing.md)."
+        "layers of which they make a faster plan. The bits of a trained network don't depend on it (docs/placing.md), "
+        "unless `import --norm-sync apart` gives copies of norms statistics of their own."
     ),
 ]
 Explain = Annotated[

@@ -39,6 +39,7 @@ from dagtrain.flow.records import (
     WallsRecord,
 )
 from dagtrain.flow.workspace import State
+from dagtrain.passes.replicate import NormSync
 from placement.problem.plan import plan_schema
 
 # ---- what leaves no files
@@ -209,6 +210,7 @@ SEARCHED = {
     "finished": TRUTH,
     "splits": {"type": "object", "additionalProperties": {"type": "string"}},
     "copies": {"type": "object", "additionalProperties": {"type": "integer", "minimum": 1}},
+    "norm_sync": {"enum": [sync.value for sync in NormSync]},
     "remote": {"type": "array", "items": {"type": "string"}},
     "share_without_stores": {"type": ["number", "null"]},
 }

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from dagtrain.files import write_text
-from dagtrain.flow.import_step import IMPORT_COMMAND
+from dagtrain.flow.import_step import IMPORT_COMMAND, imported_form
 from dagtrain.flow.levers import levers_wanted
 from dagtrain.flow.place_options import PlaceOptions, parse_pins, search_options
 from dagtrain.flow.placed import COMMAND, load_placed_graph, load_plan, load_plan_cluster, load_searched
@@ -22,6 +22,7 @@ from dagtrain.flow.result import StepResult
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
 from dagtrain.graph.ir import Graph
 from dagtrain.passes.exchange import NO_CODEC
+from dagtrain.passes.replicate import NormSync
 from dagtrain.planning.codec import CodecWorth, codec_worths
 from dagtrain.planning.copying import Slow, slow_layers
 from dagtrain.planning.planner import Planner
@@ -84,7 +85,7 @@ def _work(folder: Path, workspace: Workspace, options: PlaceOptions, search: Sea
     searched = load_searched(workspace)
     problem = restrict(searched.instance, search.same_device, search.exclude).instance
     found = explain(problem, searched.plan, search.seed, progress)
-    slow = slow_at(problem, found.next_level, load_placed_graph(workspace))
+    slow = slow_at(problem, found.next_level, load_placed_graph(workspace), imported_form(workspace).norm_sync)
     found = replace(found, slow=slow, codecs=tuple(_codecs(workspace, options, search, progress)))
     document = {
         "schema_version": SCHEMA_VERSION,
@@ -136,13 +137,13 @@ def explain(problem: Instance, plan: Plan, seed: int, progress: Progress) -> Exp
     return found
 
 
-def slow_at(problem: Instance, level: NextLevel | None, graph: Graph) -> tuple[Slow, ...]:
+def slow_at(problem: Instance, level: NextLevel | None, graph: Graph, norm_sync: NormSync) -> tuple[Slow, ...]:
     """The layers of the model in the way of the next level, and how many copies of each are not."""
     if level is None:
         return ()
     timed = in_time(problem)
     ceiling = max(c.cycles_per_frame for item in timed.items for cs in item.configurations.values() for c in cs)
-    return tuple(slow_layers(graph, alone(timed, ceiling), level.cycles_per_frame).values())
+    return tuple(slow_layers(graph, alone(timed, ceiling), level.cycles_per_frame, norm_sync).values())
 
 
 def lines(found: Explanation) -> Iterator[str]:

@@ -15,6 +15,7 @@ from dagtrain.flow.records import ExportRecord, ImportRecord
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.trained import STATE, load_checkpoint, load_trained, train_record
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, file_digest, read_json
+from dagtrain.passes.replicate import advancing
 from dagtrain.progress import Progress
 from dagtrain.training.emulator import Emulator
 from hdl.errors import DagtrainError
@@ -66,6 +67,9 @@ def _work(
     emulator = emulate()
     values = emulator.executor.parameters()
     told = {"batches": str(emulator.executor.batches), **notes}
+    if (copies := max(advancing(emulator.graph).values(), default=1)) > 1:
+        # one model can't have the statistics of all; with those of one its scores are that copy's to the last bit
+        told["statistics"] = f"of copy 0 of {copies}, over its frames; each copy of a norm keeps its own"
     model = write_model(emulator.graph, values, emulator.executor.states, told)
     file = f"{imported['name']}.onnx"
     write_bytes(folder / file, model.SerializeToString(deterministic=True))

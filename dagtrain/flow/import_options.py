@@ -27,6 +27,8 @@ class ImportOptions:
     # see `dagtrain.passes.exchange`
     exchange: str = "central"
     compress: str = "none"
+    # "together" or "apart"; see `dagtrain.passes.replicate`
+    norm_sync: str = "together"
     # see `dagtrain.passes.widths`
     bits: tuple[str, ...] = ()
     # patterns of edges; see `dagtrain.passes.count_saturations`

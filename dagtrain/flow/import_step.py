@@ -29,7 +29,7 @@ from dagtrain.passes.exchange import Exchanging, parse_exchange
 from dagtrain.passes.form import Form
 from dagtrain.passes.freeze_layers import freeze_layers
 from dagtrain.passes.insert_forks import insert_forks
-from dagtrain.passes.replicate import parse_copies, replicate
+from dagtrain.passes.replicate import NormSync, parse_copies, parse_norm_sync, replicate, told
 from dagtrain.passes.split_layers import Parts, by_rows, split_layers
 from dagtrain.passes.split_rows import split_rows
 from dagtrain.passes.widths import Widths
@@ -85,7 +85,7 @@ def run(workspace: Workspace, options: ImportOptions, progress: Progress) -> Ste
     norm = parse_norm(options.norm)
     splits = parse_splits(options.splits)
     copies = parse_copies(options.copies)
-    exchange = parse_exchange(options.exchange, options.compress)
+    exchange, norm_sync = parse_exchange(options.exchange, options.compress), parse_norm_sync(options.norm_sync)
     numbers = Numbers(Widths.parse(options.bits), options.counted)
     # path: from where `place` imports it again if it splits layers
     source = _source(options.model, options.data)
@@ -98,10 +98,11 @@ def run(workspace: Workspace, options: ImportOptions, progress: Progress) -> Ste
         **numbers.record,
         "freeze": list(options.freeze),
         "copies": copies,
+        "norm_sync": norm_sync.value,
         **exchange.record,
     }
     work = partial(
-        _work, options=options, source=source, recipe=recipe, norm=norm, splits=splits, copies=copies,
+        _work, options=options, source=source, recipe=recipe, norm=norm, form=Form(splits, copies, norm_sync),
         exchange=exchange, numbers=numbers, progress=progress,
     )  # fmt: skip
     done = workspace.run("import", depends, work)
@@ -254,19 +255,18 @@ def _work(
     source: Mapping[str, str],
     recipe: Recipe,
     norm: NormMode,
-    splits: Mapping[str, Parts],
-    copies: Mapping[str, int],
+    form: Form,
     exchange: Exchanging,
     numbers: Numbers,
     progress: Progress,
 ) -> None:
     progress.begin("import", 4)
     imported = import_with_notes(options.model, norm=norm, recipe=recipe)
-    forward = split_layers(freeze_layers(imported.graph, options.freeze), splits)
+    forward = split_layers(freeze_layers(imported.graph, options.freeze), form.parts)
     progress.advance(note=f"{len(forward.nodes)} layers")
     training = differentiate(forward)
     progress.advance(note="training graph")
-    graph = _with_formats(training, options.data, numbers, Form(splits, copies), exchange)
+    graph = _with_formats(training, options.data, numbers, form, exchange)
     progress.advance(note="number formats")
     save_graph(graph, folder / "graph.json")
     summary = summarise(graph)
@@ -275,9 +275,10 @@ def _work(
         "schema_version": SCHEMA_VERSION,
         "model": options.model.name,
         "source": dict(source),
-        "splits": parts_to_json(splits),
+        "splits": parts_to_json(form.parts),
         "freeze": list(options.freeze),
-        "copies": dict(copies),
+        "copies": dict(form.copies),
+        "norm_sync": form.norm_sync.value,
         **exchange.record,
         "frozen": summary.frozen,
         "name": graph.name,
@@ -291,7 +292,7 @@ def _work(
         "error_macs": summary.error_macs,
         "gradient_macs": summary.gradient_macs,
         "stash_bits": summary.stash_bits,
-        "notes": _notes(imported),
+        "notes": [*_notes(imported), *told(graph, form.norm_sync)],
         "norms": [{"node": item.node, "fate": item.fate.value, "why": item.why} for item in imported.norms],
     }
     write_text(folder / "import.json", json.dumps(meta, indent=1) + "\n")
@@ -324,7 +325,7 @@ def _source(model: Path, data: str | None) -> dict[str, str]:
 def imported_form(workspace: Workspace) -> Form:
     """The layers that `import` split, and of which it made copies."""
     meta = read_json(workspace.require("import", IMPORT_COMMAND) / "import.json", IMPORT_COMMAND, ImportRecord)
-    return Form(parts_from_json(meta["splits"]), meta["copies"])
+    return Form(parts_from_json(meta["splits"]), meta["copies"], NormSync(meta["norm_sync"]))
 
 
 def import_again(workspace: Workspace, form: Form) -> Graph:
@@ -354,7 +355,8 @@ def _with_formats(training: Graph, data: str | None, numbers: Numbers, form: For
     mode = Mode.SINGLE if data is None else Mode.REFERENCE
     calibrated = calibrate(training, frames, CalibrationOptions(width=numbers.widths, mode=mode))
     split = split_rows(calibrated, by_rows(form.parts))
-    return insert_forks(count_saturations(replicate(split, form.copies, exchange), numbers.counted))
+    copied = replicate(split, form.copies, exchange, form.norm_sync)
+    return insert_forks(count_saturations(copied, numbers.counted))
 
 
 def _frames(graph: Graph, source: str | None, recipe: Recipe) -> Iterator[Mapping[str, npt.ArrayLike]]:

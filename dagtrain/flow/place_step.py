@@ -44,6 +44,7 @@ from dagtrain.graph.ir import Graph
 from dagtrain.passes.exchange import NO_CODEC
 from dagtrain.passes.form import Form
 from dagtrain.passes.remote_memory import remote_memory
+from dagtrain.passes.replicate import NormSync, told
 from dagtrain.planning.balancing import Balancer, memory_share
 from dagtrain.planning.choices import plan_choices, relayed
 from dagtrain.planning.copying import Copier
@@ -179,7 +180,7 @@ def _told(workspace: Workspace, done: bool) -> StepResult:
         ),
         *([f"frames: IP packets of at most {plan.mtu} bytes"] if plan.mtu else []),
         *_splits(meta["splits"]),
-        *_copies(meta["copies"]),
+        *_copies(workspace, meta),
         *_coded(workspace, plan),
         *_stores(plan, meta),
         *_relays(plan),
@@ -188,7 +189,8 @@ def _told(workspace: Workspace, done: bool) -> StepResult:
     )
     # beside the plan, whose bytes depend on its inputs alone
     measured = {
-        name: meta[name] for name in ("seconds", "finished", "splits", "copies", "remote", "share_without_stores")
+        name: meta[name]
+        for name in ("seconds", "finished", "splits", "copies", "norm_sync", "remote", "share_without_stores")
     }
     return StepResult("place", folder, done, lines, {**json.loads(plan.to_json()), **measured})
 
@@ -240,10 +242,13 @@ def _splits(parts: Mapping[str, str]) -> list[str]:
     return [f"in parts: {', '.join(f'{layer}={count}' for layer, count in parts.items())} (as `import --split` does)"]
 
 
-def _copies(copies: Mapping[str, int]) -> list[str]:
-    """What a user should know of copies."""
-    several = ", ".join(f"{layer}={count}" for layer, count in copies.items() if count > 1)
-    return [f"copies: {several} (as --copy makes)"] if several else []
+def _copies(workspace: Workspace, meta: PlaceRecord) -> list[str]:
+    """What a user should know of copies, and of statistics that run from frame to frame."""
+    several = ", ".join(f"{layer}={count}" for layer, count in meta["copies"].items() if count > 1)
+    if not several:
+        return []
+    statistics = told(load_placed_graph(workspace), NormSync(meta["norm_sync"]))
+    return [f"copies: {several} (as --copy makes)", *statistics]
 
 
 def _coded(workspace: Workspace, plan: Plan) -> list[str]:

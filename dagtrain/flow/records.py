@@ -5,7 +5,7 @@ Further keys are for people and other programs; they are kept and not checked.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, NotRequired
+from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import Field
 from typing_extensions import TypedDict
@@ -44,7 +44,8 @@ class ImportRecord(Versioned):
     freeze: list[str]
     # pattern of names of layers -> copies
     copies: dict[str, Count]
-    # as --exchange and --compress said
+    # as --norm-sync, --exchange and --compress said
+    norm_sync: Literal["together", "apart"]
     exchange: str
     compress: str
     # weights that stay as they are
@@ -105,6 +106,8 @@ class PlaceRecord(Versioned):
     splits: dict[str, str]
     # layer, or pattern of names -> copies
     copies: dict[str, Count]
+    # as --norm-sync of `import` said
+    norm_sync: Literal["together", "apart"]
     # nodes whose memory is in a store; the largest share of block memory of any board in the best plan without stores,
     # where one was found first
     remote: list[str]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from dagtrain.passes.replicate import NormSync
 from dagtrain.passes.split_layers import Parts
 
 
@@ -16,5 +17,7 @@ class Form:
     parts: Mapping[str, Parts] = field(default_factory=dict)
     # pattern of layers -> copies (`dagtrain.passes.replicate`)
     copies: Mapping[str, int] = field(default_factory=dict)
+    # whether these have statistics of frames of their own (`dagtrain.passes.replicate`)
+    norm_sync: NormSync = NormSync.TOGETHER
     # nodes whose memory is in a store (`dagtrain.passes.remote_memory`)
     remote: frozenset[str] = frozenset()

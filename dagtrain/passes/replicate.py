@@ -5,12 +5,17 @@ weight leave its copies as exact sums, which are added and rounded once (`Gradie
 all copies.  So nothing but the time that things take depends on the number of copies.
 
 Instead gradients may go from copy to copy (`dagtrain.passes.exchange`), each of which has an update of its own then.
+
+Layers whose statistics run from frame to frame (online normalisation) either stay single among copies of others, and
+see all frames (`NormSync.TOGETHER`), or have copies with statistics of their own, whose bits depend on how many there
+are (`NormSync.APART`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import cached_property
 
@@ -24,6 +29,26 @@ from hdl.layers.capabilities import Advancing, RoundedApart, of_copy, rounded_ap
 from hdl.layers.wiring.deal import Collect, Deal
 from hdl.layers.wiring.gradient_sum import GradientSum
 from hdl.tensor import Kind, Port
+
+# layers that a line names
+NAMED = 3
+
+
+class NormSync(StrEnum):
+    """What becomes of statistics that run from frame to frame, where other layers have copies."""
+
+    # there is one of each norm: frames are collected before it and dealt behind it, and all has the bits of one
+    TOGETHER = "together"
+    # each copy has its own, over the frames that it gets
+    APART = "apart"
+
+
+def parse_norm_sync(text: str) -> NormSync:
+    """Of ``--norm-sync``; `DagtrainError` for what is none."""
+    try:
+        return NormSync(text)
+    except ValueError:
+        raise DagtrainError(f"--norm-sync {text} is unknown", f"choose {' or '.join(NormSync)}") from None
 
 
 def parse_copies(texts: tuple[str, ...]) -> dict[str, int]:
@@ -46,7 +71,9 @@ def parse_copies(texts: tuple[str, ...]) -> dict[str, int]:
 
 
 @graph_pass(Stage.TRAINING, Stage.TRAINING)
-def replicate(graph: Graph, copies: Mapping[str, int], exchange: Exchanging = CENTRAL) -> Graph:
+def replicate(
+    graph: Graph, copies: Mapping[str, int], exchange: Exchanging = CENTRAL, norm_sync: NormSync = NormSync.TOGETHER
+) -> Graph:
     """The training graph with so many copies of the layers whose names match these patterns (``*``, ``?``, ``[ab]``).
 
     1. All nodes that serve a layer become ``<node>@0``, ``<node>@1``, … with a recipe of their frames, but updates, of
@@ -56,10 +83,12 @@ def replicate(graph: Graph, copies: Mapping[str, int], exchange: Exchanging = CE
     3. Gradients become exact sums, which ``<edge>.sum`` adds and rounds.  Weights go to all copies.  Where ``exchange``
        is a chain or a ring, they pass ``<edge>.exchange@0``, ``@1``, …, and there is an update for each copy.
     4. Patterns pass over what the host's streams need: inputs, labels and losses.  One copy is the layer itself.
+    5. Where statistics run from frame to frame and are taken ``together``, patterns pass over these layers, too.
+       ``apart``, each copy begins with what is carried over, and goes on by its own frames.
 
     Raises `GraphError` with all that is wrong: a pattern that no layer matches, layers that can't have copies, or not
     so many, a layer of two numbers of copies."""
-    chosen, problems = _chosen(graph, copies)
+    chosen, problems = _chosen(graph, copies, norm_sync)
     several = exchange.apart
     counts = {
         node.name: chosen[node.whole]
@@ -77,7 +106,7 @@ def replicate(graph: Graph, copies: Mapping[str, int], exchange: Exchanging = CE
     return _Copying(graph, counts, exchange).run()
 
 
-def most_copies(graph: Graph) -> dict[str, int]:
+def most_copies(graph: Graph, norm_sync: NormSync = NormSync.TOGETHER) -> dict[str, int]:
     """Layer of the model -> copies that it can have; 1 where it has to be a single one.
 
     ``graph``: with copies already or without."""
@@ -86,23 +115,53 @@ def most_copies(graph: Graph) -> dict[str, int]:
         if node.layer.works_per_batch:
             continue
         most = graph.recipe.batch
-        if (node.is_layer and _serves_the_host(node)) or (node.name not in graph.dealt and _problem(node, 2)):
+        single = node.is_layer and _why_single(node, norm_sync) is not None
+        if single or (node.name not in graph.dealt and _problem(node, 2)):
             most = 1
         found[node.whole] = min(found.get(node.whole, most), most)
     return found
 
 
-def _chosen(graph: Graph, copies: Mapping[str, int]) -> tuple[dict[str, int], list[Problem | str]]:
+def advancing(graph: Graph) -> dict[str, int]:
+    """Layer of the model -> copies, 1 where it is single, of those whose statistics run from frame to frame."""
+    layers = [node for node in graph.nodes if node.is_layer and isinstance(node.layer, Advancing)]
+    return {node.whole: graph.dealt[node.name].copies if node.name in graph.dealt else 1 for node in layers}
+
+
+def told(graph: Graph, norm_sync: NormSync) -> list[str]:
+    """What users should know of statistics that run from frame to frame, in a graph with copies or without."""
+    found = advancing(graph)
+    copied, norms = {name: count for name, count in found.items() if count > 1}, "layers with statistics of frames"
+    if norm_sync is NormSync.APART:
+        if not found:
+            return [f"--norm-sync {norm_sync} changes nothing: no layer has statistics that run from frame to frame"]
+        if not copied:
+            return [f"--norm-sync {norm_sync} changes nothing yet: none of {len(found)} {norms} has copies"]
+        return [
+            f"statistics apart: each copy of {_some([f'{name}={count}' for name, count in copied.items()])} keeps its "
+            "own, over its frames; bits, and what is learnt, depend on the number of copies"
+        ]
+    if not found or not graph.dealt:
+        return []
+    return [f"statistics together: one each of {_some([*found])} for the frames of all copies; the bits of one"]
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _chosen(graph: Graph, copies: Mapping[str, int], norm_sync: NormSync) -> tuple[dict[str, int], list[Problem | str]]:
     """Layer -> copies, where there are several, and what is wrong with patterns."""
     layers = {node.whole: node for node in graph.nodes if node.is_layer}
-    able = [name for name, node in layers.items() if not _serves_the_host(node)]
+    single = {name: why for name, node in layers.items() if (why := _why_single(node, norm_sync))}
+    able = [name for name in layers if name not in single]
     problems: list[Problem | str] = []
     chosen: dict[str, int] = {}
     for pattern, count in copies.items():
         found = [name for name in able if fnmatchcase(name, pattern)]
-        if pattern in layers and pattern not in able:
-            kind = type(layers[pattern].layer).__name__
-            problems.append(Problem(f"{pattern} ({kind}) serves the host's streams, of which there is one", "leave it"))
+        if not found and (met := [name for name in single if fnmatchcase(name, pattern)]):
+            problems += [single[name] for name in met[:NAMED]]
         elif not found:
             problems.append(Problem(f"no layer matches {pattern!r}", near(pattern, able)))
         for name in found:
@@ -120,12 +179,20 @@ def _serves_the_host(node: Node) -> bool:
     return node.layer.pinned_to_host or not node.layer.sinks or makes_errors
 
 
+def _why_single(node: Node, norm_sync: NormSync) -> Problem | None:
+    """Why there is one of a layer, whatever else has copies; None if it can have some."""
+    title = f"{node.whole} ({type(node.layer).__name__})"
+    if _serves_the_host(node):
+        return Problem(f"{title} serves the host's streams, of which there is one", "leave it")
+    if norm_sync is NormSync.TOGETHER and isinstance(node.layer, Advancing):
+        what = f"{title} runs statistics from frame to frame, of which there is one for all frames"
+        return Problem(what, f"leave it, or import with --norm-sync {NormSync.APART} for statistics of each copy")
+    return None
+
+
 def _problem(node: Node, count: int) -> Problem | None:
     """Why a node can't have copies; None if it can."""
     title = f"{node.name} ({type(node.layer).__name__})"
-    if isinstance(node.layer, Advancing):
-        what = f"{title} runs statistics from frame to frame, and each copy would have its own"
-        return Problem(what, "import with --norm none, or leave it a single one")
     if count > 1 and gradients(node.layer):
         if isinstance(node.layer, RoundedApart) and node.layer.exact:
             return Problem(f"{title} is one of the parts by rows that sum a gradient together", "leave it a single one")
@@ -176,7 +243,13 @@ class _Copying:
             self.added += [self._copy(node, copy, count) for copy in range(count)]
             if count > 1 and not node.layer.works_per_batch:
                 self.added += self._exchanged(node, self.added[-count:])
-        return self.graph.with_nodes(tuple(self.added))
+        carried = {name: kept for whole, kept in self.graph.carried.items() for name in self._names(whole)}
+        return replace(self.graph.with_nodes(tuple(self.added)), carried=carried)
+
+    def _names(self, node: str) -> list[str]:
+        """Of all copies of a node, or its own."""
+        count = self.counts.get(node, 1)
+        return [named(node, copy) for copy in range(count)] if count > 1 else [node]
 
     def _copy(self, node: Node, copy: int, count: int) -> Node:
         """A node, reading what is there for a copy of it."""

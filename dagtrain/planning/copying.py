@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from dagtrain.graph.ir import Graph, Role
-from dagtrain.passes.replicate import most_copies
+from dagtrain.passes.replicate import NormSync, most_copies
 from dagtrain.planning.foldings import ANY_PACE
 from dagtrain.planning.former import FormedPlan, Former, FormMissingError
 from dagtrain.planning.levels import LEAST_RATIO
@@ -38,13 +38,15 @@ class Slow:
     copies: int | None
 
 
-def slow_layers(graph: Graph, alone: Mapping[str, int], cycles: float) -> dict[str, Slow]:
+def slow_layers(
+    graph: Graph, alone: Mapping[str, int], cycles: float, norm_sync: NormSync = NormSync.TOGETHER
+) -> dict[str, Slow]:
     """Layer of the model -> what there is to know of it, of those that have a node too slow for so many cycles a frame.
 
     ``alone``: node -> cycles a frame that it needs with the best device to itself.
 
     What works once a batch is there once, however many copies its layer has, and so are the ends of copies."""
-    most, found = most_copies(graph), dict[str, Slow]()
+    most, found = most_copies(graph, norm_sync), dict[str, Slow]()
     for name, needed in alone.items():
         node = graph.by_name.get(name)
         if node is None or needed <= cycles:
@@ -113,10 +115,12 @@ class Copier:
     def _offers(self, found: FormedPlan) -> Iterator[dict[str, int]]:
         """Layer -> copies, of what may make a faster plan, the most promising first."""
         graph, now = found.graph, copies_of(found.graph)
-        able = {layer: most for layer, most in most_copies(graph).items() if layer not in self.former.untouched}
+        most_of, untouched = most_copies(graph, found.form.norm_sync), self.former.untouched
+        able = {layer: most for layer, most in most_of.items() if layer not in untouched}
         needed = alone(in_time(found.planner.searcher.any_bound.foldings.instance), ANY_PACE)
         for share in PACES:
-            slow = slow_layers(graph, needed, float(found.planned.plan.cycles_per_frame * share))
+            cycles = float(found.planned.plan.cycles_per_frame * share)
+            slow = slow_layers(graph, needed, cycles, found.form.norm_sync)
             more = {name: one.copies for name, one in slow.items() if one.copies is not None and able.get(name, 1) > 1}
             yield {**now, **more}
         count = MORE_OF_ALL * max(now.values(), default=1)

@@ -51,7 +51,7 @@ def parts_of(graph: Graph, processes: int) -> dict[str, int]:
     """Node -> the process that does it, from 1 on for copies.  Raises `GraphError` where there are fewer copies."""
     most = max((frames.copies for frames in graph.dealt.values()), default=1)
     if most < processes:
-        cure = f"`dagtrain import --norm none --copy '*={processes}'` makes copies of all layers"
+        cure = f"`dagtrain import --copy '*={processes}'` makes copies of all layers"
         raise GraphError(f"{processes} processes can't share the layers, which have {most} copies at most", cure)
     parts: dict[str, int] = {}
     summed: Counter[int] = Counter()
