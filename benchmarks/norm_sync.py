@@ -1,13 +1,14 @@
 """What copies learn whose norms keep statistics apart: held-out accuracy, of several seeds, in one table.
 
-    python benchmarks/norm_sync.py [--only ResNet VGG] [--data digits] [--copies 1 2 4] [--seeds 5]
+    python benchmarks/norm_sync.py [--only ResNet DenseNet] [--data digits] [--copies 1 2 4] [--seeds 5]
     python benchmarks/norm_sync.py --minutes 30 --workers 2 --write   # so long, and the table into docs/learning.md
     python benchmarks/norm_sync.py --minutes 0                        # what is known, without another run
 
-Networks are the families of docs/learning.md at 16 bits, trained as they are there.  All layers have copies, each with
-its share of a batch of 16, as ``dagtrain import --copy '*=2' --norm-sync apart`` makes them: each copy of a norm has
-the statistics of its own frames, and judges those of the held-out images that it is dealt.  Bits are those of the
-hardware.  Of one copy, and so of any number with ``--norm-sync together``, bits are those of a network without.
+Networks are the families of docs/learning.md that have online normalisation, at 16 bits, trained as they are there.
+All layers have copies, each with its share of a batch of 16, as ``dagtrain import --copy '*=2' --norm-sync apart``
+makes them: each copy of a norm has the statistics of its own frames, and judges those of the held-out images that it is
+dealt.  Bits are those of the hardware.  Of one copy, and so of any number with ``--norm-sync together``, bits are those
+of a network without.
 
 A copy of r counts its own frames, so with the recipe's decays its statistics remember r times as many of a training.
 Rows of "memory of one" have decays to the power of r, with which they remember as many as one norm does.
@@ -33,12 +34,12 @@ if __package__ in (None, ""):
 
 import numpy as np
 
-from benchmarks.families import FAMILIES
+from benchmarks.families import FAMILIES, SMALL, forward
 from benchmarks.learning_table import DATA, NOTHING, Run, Store, fill_store, parse, spread, write_between
 from dagtrain.graph.executor import Mode
 from dagtrain.graph.ir import Graph
 from dagtrain.passes.insert_forks import insert_forks
-from dagtrain.passes.replicate import NormSync, replicate
+from dagtrain.passes.replicate import NormSync, advancing, replicate
 from dagtrain.training.data import Dataset
 from hdl.recipe import Recipe
 
@@ -46,6 +47,7 @@ ROOT = Path(__file__).parents[1]
 STORE = ROOT / "benchmarks" / "norm_sync.json"
 DOCS = ROOT / "docs" / "learning.md"
 MATCHED = ", memory of one"
+NORMED = [name for name in FAMILIES if advancing(forward(name, Recipe(), SMALL, 1))]
 BEGIN, END = "<!-- begin: benchmarks/norm_sync.py -->", "<!-- end: benchmarks/norm_sync.py -->"
 
 
@@ -132,7 +134,7 @@ def table(store: Store, options: argparse.Namespace) -> list[str]:
 def main() -> int:
     """Runs what is missing and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=FAMILIES, default=list(FAMILIES))
+    parser.add_argument("--only", nargs="+", choices=NORMED, default=NORMED)
     parser.add_argument("--data", nargs="+", choices=DATA, default=["digits"])
     parser.add_argument("--copies", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--seeds", type=int, default=5)
