@@ -255,7 +255,7 @@ def test_a_block_adds_two_products_that_nothing_else_reads(variant: str) -> None
 
 
 @needs_yosys
-@pytest.mark.parametrize("variant", quick(9, sorted(PAIRS.keys() - {"starts with one"}, key=len)))
+@pytest.mark.parametrize("variant", quick(9, [name for name in PAIRS if name != "starts with one"]))
 def test_yosys_finds_the_same_pairs(variant: str) -> None:
     """But for the first values of registers, which its netlist of words holds elsewhere."""
     found = found_in(convert(pair_of(variant), MODULE).text, MODULE)
