@@ -88,8 +88,8 @@ def example(name: str, size: int | None = None) -> ModelProto:
 
 def operator_layers() -> set[type[Layer]]:
     """Layers that handlers of the importer name."""
-    known = set(load_layers().values())
-    modules = [module for module in vars(handlers).values() if inspect.ismodule(module)]
+    known, handling = set(load_layers().values()), {handler.__module__ for handler in handlers.HANDLERS.values()}
+    modules = [module for name, module in vars(handlers).items() if f"{handlers.__name__}.{name}" in handling]
     inside = [value for module in modules for value in vars(module).values()]
     return {value for value in inside if inspect.isclass(value) and value in known}
 

@@ -245,7 +245,9 @@ def test_a_bound_of_the_range_drops_what_each_width_lets_it() -> None:
     assert parse_exchange(*way.record.values()) == way
     layers = [node.layer for node in coded_graph(way).nodes if isinstance(node.layer, Exchange)]
     assert {(layer.codec, layer.feedback) for layer in layers} == {(IntegerCodec.relative(10), True)}
-    assert {layer.coding("ring_out") for layer in layers} == {Coding(IntegerCodec.relative(10), Fraction(5, 2))}
+    assert {layer.coding(layer.sources[0].name) for layer in layers} == {
+        Coding(IntegerCodec.relative(10), Fraction(5, 2))
+    }
 
 
 @pytest.mark.parametrize(

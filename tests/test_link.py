@@ -405,10 +405,12 @@ def repaying(domain: ClockReset, x: Stream, y: Stream) -> Any:
 
 
 def test_credits_that_nobody_can_count_are_refused() -> None:
+    narrow = replace(RECEIVER, format=LinkFormat(word_bits=8, streams=3, devices=2), element_bits=8)
     with pytest.raises(
-        ValueError, match=r"^a link FIFO needs at least 2 words, and credits that 16 bits can count, not"
+        ValueError, match=r"^a link FIFO needs at least 2 words, and credits that 8 bits can count, not 4096 words"
     ):
-        replace(RECEIVER, depth=1 << 21)
+        replace(narrow, depth=1 << 12)
+    assert replace(RECEIVER, depth=1 << 21).depth == 1 << 21
     with pytest.raises(ValueError, match=r"^a link FIFO needs at least 2 words"):
         replace(RECEIVER, depth=1)
 
