@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import re
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -35,7 +34,6 @@ from tests.suites import quick
 from tests.word_netlist import Found, found_in
 
 ARRIA, AGILEX, VIRTEX = part("10AX115"), part("AGFB014"), part("XC7VX690T")
-needs_yosys = pytest.mark.skipif(shutil.which("yosys") is None, reason="Yosys is not installed")
 # layers drawn with this seed, of the kinds that multiply
 SEED = 3
 CONVOLUTIONS = (
@@ -254,7 +252,6 @@ def test_a_block_adds_two_products_that_nothing_else_reads(variant: str) -> None
     assert summary(count(pair_of(variant))) == PAIRS[variant]
 
 
-@needs_yosys
 @pytest.mark.parametrize("variant", quick(9, [name for name in PAIRS if name != "starts with one"]))
 def test_yosys_finds_the_same_pairs(variant: str) -> None:
     """But for the first values of registers, which its netlist of words holds elsewhere."""
@@ -374,7 +371,6 @@ def test_an_odd_product_of_a_tree_is_not_summed_and_two_of_them_share_a_block(te
     assert fit(contents, VIRTEX).dsp == terms * results
 
 
-@needs_yosys
 @pytest.mark.parametrize(("terms", "results"), quick(3, [(2, 1), (4, 2), (9, 1), (5, 3), (8, 2)]))
 def test_synthesis_for_virtex_adds_the_same_pairs_in_its_blocks(terms: int, results: int, tmp_path: Path) -> None:
     """`synth_xilinx` has a pass for that: one DSP48E1 of each pair adds what the cascade of the other one brings."""
@@ -480,14 +476,12 @@ def drawn(kinds: Sequence[str], count: int) -> list[str]:
     return random.Random(SEED).sample(names, count)
 
 
-@needs_yosys
 @pytest.mark.parametrize("name", quick(6, drawn(CONVOLUTIONS, 20)))
 def test_convolutions_drawn_by_seed_have_the_sums_and_registers_that_yosys_finds(name: str) -> None:
     circuit = layer_circuit(examples()[name])
     assert disagreements(elaborated_contents(*circuit), found_in(circuit_text(*circuit), MODULE)) == []
 
 
-@needs_yosys
 @pytest.mark.parametrize("name", quick(3, drawn(OTHERS, 12)))
 def test_of_other_layers_no_more_is_counted_than_yosys_finds(name: str) -> None:
     """Products that go into a part of a wider word are not seen."""
@@ -508,7 +502,6 @@ BROKEN: dict[str, Callable[[BlockContents], BlockContents]] = {
 }
 
 
-@needs_yosys
 @pytest.mark.parametrize("broken", BROKEN)
 def test_a_count_that_is_broken_on_purpose_is_found(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     circuit = layer_circuit(examples()["Conv-2"])
@@ -524,7 +517,6 @@ def test_a_count_that_overlooks_second_readers_is_found(monkeypatch: pytest.Monk
     assert summary(count(pair_of("product read twice")))[0] == 1 != PAIRS["product read twice"][0]
 
 
-@needs_yosys
 @pytest.mark.parametrize("variant", ["product read twice", "cleared sum"])
 def test_yosys_is_not_asked_in_vain(variant: str) -> None:
     """What nothing but the second reader, or the clear, keeps out of a block, is there without it."""

@@ -227,6 +227,25 @@ def test_a_link_carries_words_and_the_ends_of_the_codec_stand_around_it() -> Non
     assert hops_of([stated], form, {"g": 8}, 100)["g"].word == 10
 
 
+def test_words_and_credits_have_each_their_way_through_ports() -> None:
+    form, port = LinkFormat(word_bits=64, streams=16, devices=2), replace(coded_crossing(), coding=None)
+    # nine streams there, whose words meet in fours and then in three; five back, whose words leave the splits first
+    there = [replace(port, edge=f"there{n}", number=n) for n in range(9)]
+    ends = {"source_device": port.target_device, "target_device": port.source_device}
+    back = [replace(port, edge=f"back{n}", number=9 + n, **ends) for n in range(5)]
+    found = hops_of([*there, *back], form, {each.edge: 8 for each in (*there, *back)}, 100)
+    (send,), (receive,) = sending_units(port, form, 20), receiving_units(port, form, 20)
+    out, into = send.latency_cycles, receive.latency_cycles
+    # merges of words and the last one, with credits; splits of eight
+    assert found["there0"].cycles == 100 + out + (2 + 1) + 1 + into
+    assert found["there8"].cycles == 100 + out + (1 + 1) + 2 + into
+    assert found["back4"].cycles == 100 + out + (1 + 1) + 1 + into
+    # two cycles to the credit, its merges, the splits behind those of words that the other end receives, two to a word
+    assert found["there0"].back_cycles == 100 + 2 + (2 + 1) + 1 + 2 - out
+    assert found["there8"].back_cycles == 100 + 2 + (1 + 1) + 2 + 2 - out
+    assert found["back4"].back_cycles == 100 + 2 + (1 + 1) + 2 + 2 - out
+
+
 def test_ends_of_the_codec_are_counted_on_devices() -> None:
     costs = PortCosts.of(2, 64, list(PARTS.values())[:1], Estimator(":memory:"))
     port = coded_crossing().source

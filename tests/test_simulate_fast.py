@@ -225,8 +225,8 @@ def test_few_credits_let_as_many_words_pass_whatever_is_taken_at_once(
         edge: Hop(
             source=where[p.name],
             target=where[c.name],
-            cycles=latency,
-            back_cycles=latency,
+            cycles=latency + 60,
+            back_cycles=latency - 60,
             word=word,
             credits=credits,
             credit_batch=batch,

@@ -235,11 +235,12 @@ def receiving_units(crossing: Crossing, form: LinkFormat, depth: int) -> tuple[I
 
 @dataclass(frozen=True)
 class PortCycles:
-    """Through both network ports."""
+    """Through both network ports, in cycles of the network."""
 
     # from the sender's input to the receiver's output
     there: int
-    # from a word that leaves the receiver's FIFO to the sender's input, which then takes another one
+    # from a word that leaves the receiver's FIFO to the sender's input, which then takes another one; below 0 where a
+    # word takes longer to the place where it waits for its credit
     back: int
 
 
@@ -265,52 +266,36 @@ def port_cycles(
     for crossing in crossings:
         source, target = crossing.source_device, crossing.target_device
         words = link_words(crossing, beats[crossing.edge], form.word_bits)
-        senders, receivers = sending_units(crossing, form, words), receiving_units(crossing, form, words)
-        egress, ingress = sender(crossing, form, words), receiver(crossing, form, words)
-        sending, receiving = (sum(unit.latency_cycles for unit in units) for units in (senders, receivers))
+        receivers = receiving_units(crossing, form, words)
+        units = sending_units(crossing, form, words), receivers
+        sending, receiving = (sum(unit.latency_cycles for unit in each) for each in units)
         merged = merges_passed(sent[source], leaving[source]) + bool(returning[source])
         repaid = merges_passed(received[target], returning[target]) + bool(leaving[target])
         # those that streams leave before, and the own one: receivers' words, then senders' credits
         split, credit_split = received[target] // MOST_TAPS + 1, (returning[source] + sent[source]) // MOST_TAPS + 1
         if form.pooled:
-            pool = pool_share(ingress)
+            pool = pool_share(receivers[0])
             split = pool.latency_cycles(0)
             credit_split = sent[source] // MOST_TAPS + 1 + (pool.rest_cycles if returning[source] else 0)
-        ways = _Clocks(periods or {}, source, target)
+        # a word waits for its credit at the sender's end
+        known = credit_split + Egress.credit_cycles - sending
         found[crossing.edge] = PortCycles(
-            ways.cycles(sending + merged, split + receiving),
-            # a word waits for its credit at the sender's end
-            ways.back_cycles(ingress.credit_cycles + repaid, credit_split + egress.credit_cycles - sending),
+            _between(source, sending + merged, target, split + receiving, periods or {}),
+            _between(target, Ingress.credit_cycles + repaid, source, known, periods or {}),
         )
         sent[source] += 1
         received[target] += 1
     return found
 
 
-@dataclass(frozen=True)
-class _Clocks:
-    """Of the devices at both ends of a stream."""
-
-    # device of another clock than the network's -> what a cycle there lasts in cycles of that
-    periods: Mapping[str, Fraction]
-    source: str
-    target: str
-
-    def cycles(self, leaving: int, arriving: int) -> int:
-        """Of the network, for so many of the source and then so many of the target."""
-        return self._cycles(self.source, leaving, self.target, arriving)
-
-    def back_cycles(self, leaving: int, arriving: int) -> int:
-        """… of the target and then of the source."""
-        return self._cycles(self.target, leaving, self.source, arriving)
-
-    def _cycles(self, one: str, leaving: int, other: str, arriving: int) -> int:
-        leaves, arrives = Fraction(leaving), Fraction(arriving)
-        if one in self.periods:
-            leaves = leaves * self.periods[one] + CROSSING_CYCLES
-        if other in self.periods:
-            arrives = (arrives + CROSSING_CYCLES) * self.periods[other]
-        return math.ceil(leaves + arrives)
+def _between(one: str, leaving: int, other: str, arriving: int, periods: Mapping[str, Fraction]) -> int:
+    """Cycles of the network for so many of a device and then so many of another one, each by its clock."""
+    leaves, arrives = Fraction(leaving), Fraction(arriving)
+    if one in periods:
+        leaves = leaves * periods[one] + CROSSING_CYCLES
+    if other in periods:
+        arrives = (arrives + CROSSING_CYCLES) * periods[other]
+    return math.ceil(leaves + arrives)
 
 
 def hops_of(
@@ -335,7 +320,7 @@ def hops_of(
             source=crossing.source_device,
             target=crossing.target_device,
             cycles=network_cycles + ports[crossing.edge].there,
-            back_cycles=network_cycles + ports[crossing.edge].back,
+            back_cycles=max(0, network_cycles + ports[crossing.edge].back),
             word=crossing.elements_per_word(form.word_bits),
             credits=words,
             credit_batch=credit_batch(words),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from myhdl import Signal, always, always_comb, block, intbv, modbv
 
@@ -24,6 +25,8 @@ class Egress(LinkEnd):
     ``device`` it goes to.
     """
 
+    # from a credit to the word that it lets pass
+    credit_cycles: ClassVar[int] = 2
     # words that the receiver's FIFO holds
     credits: int
 
@@ -40,11 +43,6 @@ class Egress(LinkEnd):
     def latency_cycles(self) -> int:
         """From the last beat of a word to the word, if there is a credit."""
         return adapter_cycles(self.lanes, self.per_word) + 1
-
-    @property
-    def credit_cycles(self) -> int:
-        """From a credit to the word that it lets pass."""
-        return 2
 
     def build(self, domain: ClockReset, streams: Mapping[str, Stream]) -> Instances:
         """See the base class."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from myhdl import Signal, always, always_comb, block, intbv
 
@@ -28,6 +29,8 @@ class Ingress(LinkEnd):
     stood at the wrong place, or the sender spent credits that it did not have.
     """
 
+    # from the last word of a batch that leaves the FIFO to its credits
+    credit_cycles: ClassVar[int] = 2
     # words that the FIFO, or the region of the pool, holds: the credits of the sender
     depth: int
     pooled: bool = False
@@ -58,11 +61,6 @@ class Ingress(LinkEnd):
         """From a word to its first beat."""
         held = 0 if self.pooled else queue_latency(self.depth)
         return held + adapter_cycles(self.per_word, self.lanes)
-
-    @property
-    def credit_cycles(self) -> int:
-        """From the last word of a batch that leaves the FIFO to its credits."""
-        return 2
 
     def build(self, domain: ClockReset, streams: Mapping[str, Stream]) -> Instances:
         """See the base class."""
