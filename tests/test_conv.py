@@ -18,6 +18,7 @@ from hdl.layers.base import Layer
 from hdl.layers.beats import from_beats, pack, to_beats
 from hdl.layers.conv.dense import Conv, ConvError, ConvGradient
 from hdl.layers.conv.depthwise import DepthwiseConv
+from hdl.layers.conv.engine import MOST_PARKED_BITS
 from hdl.layers.conv.gemm import gemm
 from hdl.layers.folding import divisors, lanes_for, weight_lanes
 from hdl.layers.storage import Home
@@ -501,3 +502,19 @@ def test_lanes_of_parked_weights_let_the_fifo_of_the_map_bridge_the_rest(engine:
     with pytest.raises(FoldingError):
         # no slack is left to load in
         folded.fold(folded.cycles_per_frame, folded.tile)
+
+
+@pytest.mark.parametrize("engine", [Conv, ConvError])
+def test_parked_weights_come_through_a_memory_port_and_in_half_a_frame_at_most(engine: type[Layer]) -> None:
+    """Of large weights and small maps: two rows of the map last far shorter than it takes to load them."""
+    fields: dict[str, Any] = {"height": 7, "width": 7, "channels": 512, "filters": 512, "kernel": (3, 3)}
+    layer: Any = engine(**fields, padding=(1, 1, 1, 1), weights=Home.PARKED, recipe=Recipe(batch=256))
+    cycles = 400_000
+    folded = layer.fold(cycles)
+    assert folded.port("w").payload_bits == MOST_PARKED_BITS
+    # 73 728 words of 32 weights
+    assert cycles / (2 * 7) < 73_728 < folded.load_cycles < 73_800 <= cycles / 2
+    assert folded.cycles_per_frame + folded.load_cycles / 256 <= cycles
+    assert layer.fold(150_000).load_cycles == folded.load_cycles
+    with pytest.raises(FoldingError, match="manages 147456 cycles a frame"):
+        layer.fold(2 * 73_728)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +27,23 @@ from dagtrain.passes.share_weights import share_weights, sharing_nodes
 from dagtrain.planning.choices import borrowing, chosen_graph, memory_homes, plan_choices
 from dagtrain.planning.planner import Planner
 from dagtrain.planning.problem import Problem
-from dagtrain.planning.sharing import ShareWeights, saved_blocks, with_shared_weights
+from dagtrain.planning.sharing import (
+    ShareWeights,
+    largest_weights,
+    saved_blocks,
+    weight_bits,
+    with_shared_weights,
+)
 from dagtrain.progress import Silent
 from dagtrain.training.feeds import synthetic_feeds
 from hdl.cache import cache_folder
 from hdl.dram.axi import AxiFormat
 from hdl.errors import DagtrainError
+from hdl.layers.conv.engine import MOST_PARKED_BITS
 from hdl.layers.conv.pair import ConvPair
 from hdl.layers.storage import Home
 from hdl.parts.catalogue import part
+from placement.problem.cluster import without_dram
 from placement.problem.validate import violations
 from placement.search.search import SearchOptions
 from tests.cosim_support import (
@@ -155,10 +164,14 @@ def test_a_cluster_that_shares_weights_trains_to_the_bits_of_the_emulator(
     assert len(run.losses) == 4 * BATCH
 
 
+# the last: a weight a cycle, so that engines rest far longer than the FIFOs in front of them hold maps for
 @pytest.mark.slow
-@pytest.mark.parametrize("parked", [False, True])
-def test_a_batch_takes_as_long_as_said(parked: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("parked", "port_bits"), [(False, MOST_PARKED_BITS), (True, MOST_PARKED_BITS), (True, 16)])
+def test_a_batch_takes_as_long_as_said(
+    parked: bool, port_bits: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With one place the forward engine rests until the error engine is through, once a batch."""
+    monkeypatch.setattr("hdl.layers.conv.engine.MOST_PARKED_BITS", port_bits)
     graph = shared(1)
     if parked:
         graph = move_memories(graph, dict.fromkeys(PAIRS.values(), Home.PARKED))
@@ -221,6 +234,27 @@ def test_sharing_is_taken_where_it_saves_block_memories() -> None:
     problem = Problem(graph, small_cluster(2, 40), SearchOptions(seed=1), {})
     # too few blocks to be worth a constraint
     assert with_shared_weights(problem, ShareWeights.AUTO).lenders == {}
+
+
+def test_the_largest_weights_of_many_pass_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = Problem(residual(1), small_cluster(2, 40), SearchOptions(seed=1), {})
+    pairs = {"conv2.error": "conv2", "gemm1.error": "gemm1"}
+    bits = {name: weight_bits(problem.graph.by_name[lender].layer) for name, lender in pairs.items()}
+    assert bits["conv2.error"] > bits["gemm1.error"] > 0
+    memory = sum(device.board.m20k * device.board.part.m20k_bits for device in problem.cluster.devices)
+    # room for both, for the smaller one, for neither
+    for room, found in (
+        (sum(bits.values()), []),
+        (sum(bits.values()) - 1, ["conv2.error"]),
+        (bits["gemm1.error"], ["conv2.error"]),
+        (bits["gemm1.error"] - 1, ["conv2.error", "gemm1.error"]),
+    ):
+        monkeypatch.setattr("dagtrain.planning.sharing.MOST_WEIGHTS", Fraction(room, memory))
+        assert largest_weights(problem, pairs, 100_000) == found
+    # too fast for them to come once a frame
+    assert largest_weights(problem, pairs, 1) == []
+    without = replace(problem, cluster=without_dram(problem.cluster))
+    assert largest_weights(without, pairs, 100_000) == []
 
 
 def test_an_unknown_way_to_share_is_refused() -> None:

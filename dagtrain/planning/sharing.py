@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from enum import Enum
+from fractions import Fraction
 
 from dagtrain.graph.ir import Graph
 from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.share_weights import share_weights, sharing_nodes
+from dagtrain.planning.choices import memory_bits
 from dagtrain.planning.costs import LEAST_DRAM_BLOCKS
 from dagtrain.planning.ladder import SLOW_RATIO
 from dagtrain.planning.levels import least_cycles
@@ -15,7 +18,12 @@ from dagtrain.planning.problem import Problem
 from hdl.costs.resources import Resources, fit
 from hdl.errors import FoldingError
 from hdl.layers.base import Layer
+from hdl.layers.storage import Home
 from hdl.parts.part import Part
+
+# share of a cluster's block memories that weights may fill where engines share them: sums of gradients, maps and
+# buffers want the rest
+MOST_WEIGHTS = Fraction(1, 4)
 
 
 class ShareWeights(Enum):
@@ -30,7 +38,9 @@ class ShareWeights(Enum):
 def with_shared_weights(problem: Problem, wanted: ShareWeights) -> Graph:
     """The graph of a problem in which engines share weights as wanted; pinned apart they never do.
 
-    `AUTO` looks at the tiles of the slow level that planning begins with."""
+    `AUTO` looks at the tiles of the slow level that planning begins with: engines share where that saves blocks, but
+    not the largest weights of a network whose weights want more than `MOST_WEIGHTS` of them, where boards have DRAM:
+    these pass by, once a frame for each engine."""
     if wanted is ShareWeights.NEVER:
         return problem.graph
     pairs = {
@@ -40,9 +50,43 @@ def with_shared_weights(problem: Problem, wanted: ShareWeights) -> Graph:
     }
     if wanted is ShareWeights.AUTO:
         parts = tuple({device.board.part.name: device.board.part for device in problem.cluster.devices}.values())
-        saved = saved_blocks(problem.graph, pairs, round(least_cycles(problem) * SLOW_RATIO), parts)
+        slow = round(least_cycles(problem) * SLOW_RATIO)
+        saved = saved_blocks(problem.graph, pairs, slow, parts)
         pairs = {name: lender for name, lender in pairs.items() if saved[name] >= LEAST_DRAM_BLOCKS}
+        for name in largest_weights(problem, pairs, slow):
+            del pairs[name]
     return share_weights(problem.graph, tuple(pairs))
+
+
+def largest_weights(problem: Problem, pairs: Mapping[str, str], cycles: int) -> list[str]:
+    """Nodes that would borrow the largest weights, as many as it takes until the rest, one version of each, fill no
+    more than `MOST_WEIGHTS` of all block memories; of engines that can have them outside at so many cycles a frame."""
+    devices = [device for device in problem.cluster.devices if device.board.m20k]
+    if not all(device.board.dram_bytes_per_s for device in devices):
+        return []
+    room = MOST_WEIGHTS * sum(device.board.m20k * device.board.part.m20k_bits for device in devices)
+    bits = {name: weight_bits(problem.graph.by_name[lender].layer) for name, lender in pairs.items()}
+    found: list[str] = []
+    for name in sorted(bits, key=lambda name: (-bits[name], name)):
+        if sum(bits.values()) <= room:
+            break
+        if all(_passes_by(problem.graph.by_name[end].layer, cycles) for end in (name, pairs[name])):
+            found.append(name)
+            del bits[name]
+    return found
+
+
+def _passes_by(layer: Layer, cycles: int) -> bool:
+    """Whether an engine of so many cycles a frame can have its weights outside."""
+    outside = layer.at(Home.DRAM)
+    with suppress(FoldingError):
+        return outside is not None and bool(outside.fold(cycles))
+    return False
+
+
+def weight_bits(layer: Layer) -> int:
+    """Of the largest tensor that comes to a layer once a batch."""
+    return max(map(memory_bits, (*layer.sinks, *layer.held_parameters)), default=0)
 
 
 def saved_blocks(graph: Graph, pairs: Mapping[str, str], cycles: int, parts: Sequence[Part]) -> dict[str, int]:

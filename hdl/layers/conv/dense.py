@@ -46,13 +46,14 @@ from hdl.layers.conv.correlate import (
     correlate_gradient,
     joined,
 )
-from hdl.layers.conv.engine import Example, WindowEngine
+from hdl.layers.conv.engine import SHARE_BITS, Example, WindowEngine
 from hdl.layers.conv.examples import PARKED_EXAMPLES, dense_examples
 from hdl.layers.conv.roles import ErrorEngine, ForwardEngine, GradientEngine, WeightedEngine, words_of
 from hdl.layers.folding import lanes_for, may_be_ragged, ragged_lanes
 from hdl.layers.meaning import Tape
 from hdl.layers.storage import DUMP, LOAD, Home, Ring
 from hdl.layers.windowed import InputMap
+from hdl.parts.part import Part, block_share
 from hdl.signals import ClockReset, Instances
 from hdl.spelling import QUIET
 from hdl.stream import Stream
@@ -60,6 +61,8 @@ from hdl.tensor import Kind, Port, Tensor, Tile
 
 # tensors of sums in a ring: the one under way, and one for what waits around it
 SUMS_CAPACITY = 2
+# words of weights that wait for their pass, or of sums on their way, and bits of a sum, by which tiles are compared
+PASSING_WORDS, SUM_BITS = 64, 30
 # cycles, beyond work and arrival, for which the weights of a pass hold their place, at most
 PASS_LATENCY = 12
 
@@ -172,6 +175,27 @@ class DenseEngine(WindowEngine, _Filters):
             return False
         lanes = lanes_for(math.prod(self.output_shape), self.filters, cycles)
         return tile.divides(self.weight_shape) or may_be_ragged(tile.po, lanes)
+
+    def _buffer_share(self, tile: Tile, parts: Sequence[Part]) -> Fraction:
+        """A third of what the engines of all three directions take, about: with weights and sums here, or with them
+        outside, where whole maps are stored."""
+        walk, weights = self.walk_of(tile), self._memory_share(tile, parts)
+        rows = self.window.extent[0] + 1
+        x, e = self._map_shares(tile, parts, rows * self._short_row(walk))
+        here = 3 * weights + tile.pk * (2 * x + e)
+        x, e = self._map_shares(tile, parts, walk.rows.stored * walk.columns.stored)
+        passing = 2 * block_share(parts, PASSING_WORDS, tile.size * SHARE_BITS)
+        passing += 2 * block_share(parts, PASSING_WORDS, tile.size * SUM_BITS)
+        return min(here, passing + tile.pk * (2 * x + e) + x + 2 * e) / 3
+
+    def _map_shares(self, tile: Tile, parts: Sequence[Part], pixels: int) -> tuple[Fraction, Fraction]:
+        """Memory blocks of so many pixels of x and e; the forward and the gradient engine store x, the error engine e,
+        and of those every parallel tap reads a copy."""
+        x, e = (
+            block_share(parts, pixels * -(-channels // word), word * SHARE_BITS)
+            for channels, word in zip((self.channels, self.weight_shape[0]), self.map_words_of(tile), strict=True)
+        )
+        return x, e
 
     @property
     def home(self) -> Home:

@@ -63,15 +63,6 @@ class _DepthwiseEngine(WindowEngine):
         ring = (self.window.extent[0] + 1) * self.walk_of(tile).row_words
         return super()._memory_share(tile, parts) + tile.pk * block_share(parts, ring, tile.po * SHARE_BITS)
 
-    def _rank(self, tile: Tile, parts: Sequence[Part]) -> tuple[Fraction | int, ...]:
-        """With small buffers some multipliers more, where they save more of the memory blocks: a tap at a time reads no
-        copy."""
-        if not self.small_buffers:
-            return super()._rank(tile, parts)
-        factors = {(SHARE_BITS, SHARE_BITS): tile.size}
-        multipliers = max(Fraction(part.dsp_blocks(factors), part.dsp) for part in parts)
-        return multipliers + self._memory_share(tile, parts), tile.size, tile.po
-
     def correlation(self, shift: int, target: Fixed) -> narrow.Correlation:
         """A kernel a channel."""
         return narrow.ChannelCorrelation(self.window, 1, self.channels, shift, target, self.transposed)

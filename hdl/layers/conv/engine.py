@@ -45,6 +45,9 @@ SHORTEST_STRIP = 64
 # bits of a weight or a sum that tiles of one size are compared at
 SHARE_BITS = 16
 
+# bits a cycle in which a version comes from DRAM at most: those of the port to a channel of 64-bit DDR4
+MOST_PARKED_BITS = 512
+
 # fields of an example, lanes of its input map, lanes of its output map
 Example = tuple[dict[str, Any], int, int]
 
@@ -236,7 +239,8 @@ class WindowEngine(Windowed):
 
     def tiles(self, cycles: int, parts: Sequence[Part] = DEFAULT_PARTS) -> Iterator[Tile]:
         """Every tile with at most ``cycles`` a frame; fewest multipliers, then least memory wasted by odd widths, then
-        the least lanes of maps (each engine stores and reads one of them ``po`` or ``pi`` lanes wide)."""
+        the least lanes of maps (each engine stores and reads one of them ``po`` or ``pi`` lanes wide).  With small
+        buffers the least share of a part's blocks, of multipliers and memory together, comes first."""
         return (tile for tile in self._ordered(parts) if self.suits(tile, cycles))
 
     def suits(self, tile: Tile, cycles: int) -> bool:
@@ -294,22 +298,16 @@ class WindowEngine(Windowed):
         return self._orders[names]
 
     def _rank(self, tile: Tile, parts: Sequence[Part]) -> tuple[Fraction | int, ...]:
-        """What `tiles` orders by; with small buffers memory is that of a ring of rows too."""
-        memory = self._memory_share(tile, parts)
-        if self.small_buffers:
-            memory += self._ring_share(tile, parts)
-        return tile.size, memory, tile.po + tile.pi
+        """What `tiles` orders by: multipliers; with small buffers some more, where that saves more of the memory."""
+        if not self.small_buffers:
+            return tile.size, self._memory_share(tile, parts), tile.po + tile.pi
+        factors = {(SHARE_BITS, SHARE_BITS): tile.size}
+        multipliers = max(Fraction(part.dsp_blocks(factors), part.dsp) for part in parts)
+        return multipliers + self._buffer_share(tile, parts), tile.size, tile.po + tile.pi
 
-    def _ring_share(self, tile: Tile, parts: Sequence[Part]) -> Fraction:
-        """Memory blocks of the rings of all three engines, about, of which every parallel tap reads a copy: the forward
-        and the gradient engine store x, the error engine e."""
-        walk, rows = self.walk_of(tile), self.window.extent[0] + 1
-        row = self._short_row(walk)
-        x, e = (
-            block_share(parts, rows * row * -(-channels // word), word * SHARE_BITS)
-            for channels, word in zip((self.channels, self.weight_shape[0]), self.map_words_of(tile), strict=True)
-        )
-        return tile.pk * (2 * x + e)
+    def _buffer_share(self, tile: Tile, parts: Sequence[Part]) -> Fraction:
+        """Memory blocks of an engine beside its multipliers."""
+        return self._memory_share(tile, parts)
 
     def _memory_share(self, tile: Tile, parts: Sequence[Part]) -> Fraction:
         """Memory blocks of the weights (or their sums), to tell apart tiles of one size."""
@@ -328,8 +326,7 @@ class WindowEngine(Windowed):
         if tile is not None:
             folded = self._with(tile, cycles)
             rests = -(-folded.load_cycles // self.recipe.batch)
-            bridged = folded.load_cycles <= 2 * self._loading_cycles(cycles)
-            if folded.cycles_per_frame + rests <= cycles and (bridged or not rests):
+            if folded.cycles_per_frame + rests <= cycles and 2 * folded.load_cycles <= cycles:
                 return folded
         paces = {least: each for each in self._paces if (least := self.least_cycles(each)) is not None}
         fastest = f": the fastest, {paces[min(paces)]}, takes {min(paces)}" if tile is None and paces else ""
@@ -345,8 +342,16 @@ class WindowEngine(Windowed):
             for port in self.frame_ports
         }
         elements = self.weight_count + tile.padding(self.weight_shape)
-        lanes["w_lanes"] = weight_lanes(elements, tile.size, self._passing_cycles(tile, cycles))
+        lanes["w_lanes"] = self._weight_lanes(elements, tile.size, self._passing_cycles(tile, cycles))
         return dataclasses.replace(self, tile=tile, **lanes)  # type: ignore[arg-type]
+
+    def _weight_lanes(self, elements: int, tile: int, cycles: int) -> int:
+        """The fewest lanes for so many cycles; of versions that come from a memory port no more than it has."""
+        lanes = weight_lanes(elements, tile, cycles)
+        if self.home is Home.PARKED:
+            most = max(1, MOST_PARKED_BITS // self.port("w").tensor.fixed.width)
+            lanes = max(n for n in divisors(tile) if n <= min(lanes, most))
+        return lanes
 
     def _passing_cycles(self, tile: Tile, cycles: int) -> int:
         """Cycles in which all weights should come, or gradients go, at that pace."""
