@@ -214,17 +214,8 @@ class Cable:
     a_port: int
     b: str
     b_port: int
-
-
-@exact
-@dataclass(frozen=True, kw_only=True)
-class Route:
-    """The way of words from one device to another where there is no switch."""
-
-    source: str
-    target: str
-    # devices that pass them on
-    through: tuple[str, ...]
+    # each direction
+    bits_per_s: int
 
 
 @exact
@@ -257,7 +248,8 @@ class Instance:
     framing: Framing | None = None
     # none: all devices hang on one switch
     cables: tuple[Cable, ...] = ()
-    routes: tuple[Route, ...] = ()
+    # of a mesh, whose devices stand row by row, which decides by which cables words go (`placement.problem.routes`)
+    mesh_columns: int = 0
     exchanges: tuple[Exchange, ...] = ()
     # free text carried into the plan (model file, cluster file …)
     notes: Mapping[str, str] = field(default_factory=dict)
@@ -373,7 +365,7 @@ def _problems(instance: Instance) -> list[str]:
         problems.append("has no items")
     problems += _duplicates("item", [item.name for item in instance.items])
     problems += _duplicates("device", [device.name for device in instance.devices])
-    later = {"cables": instance.cables, "routes": instance.routes, "exchanges": instance.exchanges}
+    later = {"cables": instance.cables, "exchanges": instance.exchanges}
     later["copies of items"] = tuple(item for item in instance.items if item.copies != 1)
     problems += [f"{what}: not built yet" for what, found in later.items() if found]
     for device in instance.devices:
