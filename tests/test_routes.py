@@ -9,8 +9,7 @@ from dataclasses import replace
 import networkx as nx
 import pytest
 
-from placement.problem.instance import Cable
-from placement.problem.routes import Routing, chain_cables, mesh_cables, unreached
+from placement.problem.routes import Cable, Routing, chain_cables, mesh_cables, unreached
 
 GBIT = 10**9
 

@@ -215,6 +215,8 @@ class Prices:
             links=links,
             devices=tuple(self._devices(levels, ports)),
             framing=self.cluster.network.framing(self.cluster.clock_hz),
+            cables=self.cluster.network.cables,
+            mesh_columns=self.cluster.network.mesh_columns,
         )
         return instance.with_pins(self.pins) if self.pins else instance
 

@@ -210,12 +210,12 @@ class Cluster:
                 m20k=device.board.m20k,
                 alm=device.board.alm,
                 dram_bytes_per_s=device.board.dram_bytes_per_s,
-                link_bits_per_s=device.board.link_bits_per_s,
+                link_bits_per_s=self.routing.bits_per_s(n) if self.routing else device.board.link_bits_per_s,
                 dram_channels=device.board.dram_channels,
                 clock_hz=device.board.clock_hz if device.name in self.periods else 0,
                 link_efficiency=self.network.efficiency,
             )
-            for device in self.devices
+            for n, device in enumerate(self.devices)
         )
 
     @property

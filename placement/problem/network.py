@@ -20,8 +20,8 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from hdl.errors import Problem
 from hdl.link.ethernet.frame import DESCRIPTOR_BITS, LEAST_MTU, MOST_MTU, WORD_BITS, Address, FrameFormat
 from hdl.link.ethernet.packer import FLUSH_CYCLES
-from placement.problem.instance import Cable, Framing
-from placement.problem.routes import chain_cables, mesh_cables, unreached
+from placement.problem.instance import Framing
+from placement.problem.routes import Cable, chain_cables, mesh_cables, unreached
 from placement.problem.tables import Number, Table, device_names, entries, repeated
 
 # of a device without a MAC address of its own: locally administered, then its number

@@ -22,7 +22,20 @@ from functools import cached_property
 
 import networkx as nx
 
-from placement.problem.instance import Cable
+from hdl.records import exact
+
+
+@exact
+@dataclass(frozen=True, kw_only=True)
+class Cable:
+    """A cable between ports of two devices."""
+
+    a: str
+    a_port: int
+    b: str
+    b_port: int
+    # each direction
+    bits_per_s: int
 
 
 @dataclass(frozen=True)
@@ -81,7 +94,23 @@ class Routing:
     def distance(self) -> tuple[tuple[int, ...], ...]:
         """distance[source][target]: cables on the way, 0 to itself."""
         count = range(len(self.devices))
-        return tuple(tuple(len(self.way(source, target)) for target in count) for source in count)
+        far = [[0] * len(count) for _ in count]
+        for target in count:
+            known = {target: 0}
+            for source in count:
+                way = []
+                while source not in known:
+                    way.append(source)
+                    source = self.wires[self.next_wire[source][target]].target
+                known |= {at: known[source] + cables for cables, at in enumerate(reversed(way), 1)}
+            for source, cables in known.items():
+                far[source][target] = cables
+        return tuple(map(tuple, far))
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Of wires: "fpga-2 -> fpga-3"."""
+        return tuple(f"{self.devices[wire.source]} -> {self.devices[wire.target]}" for wire in self.wires)
 
     def through(self, source: int, target: int) -> tuple[int, ...]:
         """The devices that pass on words from one to another."""
@@ -163,9 +192,18 @@ def chain_cables(devices: Sequence[str], rates: Sequence[int], *, closed: bool =
 
 def mesh_cables(devices: Sequence[str], rates: Sequence[int], columns: int) -> tuple[Cable, ...]:
     """Devices row by row, each joined to its neighbours in row and column; rates as of `chain_cables`."""
-    right = [(at, at + 1) for at in range(len(devices)) if (at + 1) % columns]
-    below = [(at, at + columns) for at in range(len(devices) - columns)]
-    return _joining(devices, rates, sorted(right + below))
+    return _joining(devices, rates, _grid(len(devices), columns))
+
+
+def neighbours(devices: Sequence[str], columns: int) -> list[tuple[str, str]]:
+    """Of a mesh, whose devices stand row by row."""
+    return [(devices[a], devices[b]) for a, b in _grid(len(devices), columns)]
+
+
+def _grid(devices: int, columns: int) -> list[tuple[int, int]]:
+    right = [(at, at + 1) for at in range(devices) if (at + 1) % columns and at + 1 < devices]
+    below = [(at, at + columns) for at in range(devices - columns)]
+    return sorted(right + below)
 
 
 def _joining(devices: Sequence[str], rates: Sequence[int], pairs: Sequence[tuple[int, int]]) -> tuple[Cable, ...]:
