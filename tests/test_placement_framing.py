@@ -16,7 +16,6 @@ from hdl.link.ethernet.frame import LEAST_MTU, MOST_MTU, WORD_BITS, FrameFormat
 from hdl.tensor import Kind
 from placement.problem.cluster import Cluster, parse_cluster
 from placement.problem.instance import (
-    Cable,
     Configuration,
     Device,
     Exchange,
@@ -122,10 +121,9 @@ def test_what_is_not_built_yet_is_told_at_once() -> None:
         replace(
             base,
             items=(replace(base.items[0], copies=2), base.items[1]),
-            cables=(Cable(a="d0", a_port=0, b="d1", b_port=0, bits_per_s=1),),
             exchanges=(Exchange(item="a", bits_per_batch=Fraction(8)),),
         )
-    told = [f"{what}: not built yet" for what in ("cables", "exchanges", "copies of items")]
+    told = [f"{what}: not built yet" for what in ("exchanges", "copies of items")]
     assert [problem.what for problem in caught.value.problems] == told
 
 

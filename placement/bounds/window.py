@@ -24,9 +24,9 @@ from placement.exact.model import (
     Family,
     Model,
     build_model,
-    crossing,
     decide,
     order_equal_devices,
+    walked,
 )
 from placement.problem.flat import Flat, flatten
 from placement.problem.instance import Instance, Item
@@ -135,7 +135,8 @@ def window_members(instance: Instance) -> list[list[int]]:
 
 
 def sub_instance(instance: Instance, members: list[int]) -> Instance:
-    """The items of a window with the links between them, unpinned, on as many devices of each sort as they could use.
+    """The items of a window with the links between them, unpinned, on as many devices of each sort as they could use;
+    on cables, where each is one of its own, on all of them.
 
     Tile groups keep the members inside the window only."""
     items: list[Item] = [replace(instance.items[i], pinned=None) for i in members]
@@ -143,9 +144,9 @@ def sub_instance(instance: Instance, members: list[int]) -> Instance:
     links = tuple(link for link in instance.links if link.source in names and link.target in names)
     devices = []
     count: Counter[object] = Counter()
-    for device in instance.devices:
-        count[device.shape] += 1
-        if count[device.shape] <= len(items):
+    for device, sort in zip(instance.devices, instance.sorts, strict=True):
+        count[sort] += 1
+        if count[sort] <= len(items):
             devices.append(device)
     return replace(
         instance, name=f"{instance.name} window", items=tuple(items), links=links, devices=tuple(devices)
@@ -153,6 +154,6 @@ def sub_instance(instance: Instance, members: list[int]) -> Instance:
 
 
 def equal_hops_inside(model: Model) -> None:
-    """Crossings along the two ways around every cycle of the window are equal. Hops at its entrances are free."""
+    """Hops along the two ways around every cycle of the window are equal. Those at its entrances are free."""
     for cycle in encode.hop_cycles(model.instance, grounded=False):
-        model.solver.add(sum(sign * crossing(model, source, target) for (source, target), sign in cycle.items()) == 0)
+        model.solver.add(sum(sign * walked(model, source, target) for (source, target), sign in cycle.items()) == 0)

@@ -121,6 +121,8 @@ def _filtered(constraints: list[Constraint], infeasible: Callable[[list[Constrai
 
 def _singles(instance: Instance, family: Family) -> list[Constraint]:
     """The single constraints of a family; one without a name where they come only together."""
+    if family is Family.LINKS and instance.routing is not None:
+        return [(family, name) for name in instance.routing.names]
     if family in (Family.DSP, Family.M20K, Family.ALM, Family.DRAM, Family.LINKS):
         return [(family, device.name) for device in instance.devices]
     if family is Family.PINS:

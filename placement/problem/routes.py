@@ -116,6 +116,23 @@ class Routing:
         """The devices that pass on words from one to another."""
         return tuple(self.wires[wire].source for wire in self.way(source, target)[1:])
 
+    @cached_property
+    def carried(self) -> tuple[tuple[tuple[tuple[int, ...], tuple[int, ...]], ...], ...]:
+        """Wire -> rows (sources, targets): it is on the ways from each of the sources to each of the targets, and on no
+        others."""
+        sources: list[dict[int, list[int]]] = [{} for _ in self.wires]
+        count = range(len(self.devices))
+        for source, target in ((source, target) for source in count for target in count):
+            for wire in self.way(source, target):
+                sources[wire].setdefault(target, []).append(source)
+        found = []
+        for by_target in sources:
+            rows: dict[tuple[int, ...], list[int]] = {}
+            for target, group in by_target.items():
+                rows.setdefault(tuple(group), []).append(target)
+            found.append(tuple((group, tuple(targets)) for group, targets in rows.items()))
+        return tuple(found)
+
     def bits_per_s(self, device: int) -> int:
         """Of all cables of a device, each direction."""
         return sum(self.wires[wire].bits_per_s for wire in self.leaving[device])
