@@ -1,8 +1,8 @@
 """Small placement problems on chains, rings, meshes and other cables, and their optima by trying everything.
 
 The least cycles a frame are told by what a placement needs, item by item and cable by cable; nothing here shares code
-with the search, its bounds or its solvers, but for the tables of ways, which `tests/test_routes.py` and the validator hold
-against other code.
+with the search, its bounds or its solvers, but for the tables of ways, which `tests/test_routes.py` and the validator
+hold against other code.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def routing_of(topology: str, count: int, rng: np.random.Generator) -> Routing:
 
 @cache
 def drawn(topology: str, seed: int) -> Instance:
-    """Four to six items on three or four devices.  Capacities are a little above what a placement drawn first takes, and
-    some cables a little slower than it wants, so that ways, hops and blocks bind by turns."""
+    """Four to six items on three or four devices.  Capacities are a little above what a placement drawn first takes,
+    and some cables a little slower than it wants, so that ways, hops and blocks bind by turns."""
     rng = np.random.default_rng([2027, TOPOLOGIES.index(topology), seed])
     count, machines = int(rng.integers(4, 7)), 4 if topology == "mesh" else int(rng.integers(3, 5))
     routing = routing_of(topology, machines, rng)

@@ -3,7 +3,8 @@
 The network often binds in one place: early layers move pictures fatter than any link, so their engines must share a
 device that cannot hold them all. The sub-graph of a few consecutive layers (forward, error and gradient) shows that,
 however many devices stand around. Kept are configurations, tiles, couplings, blocks, DRAM, links, and equal hops around
-cycles inside the window; dropped are pins, and everything outside.
+cycles inside the window; dropped are pins, and everything outside. On cables all devices stay where they stand, with
+the ways between them: what the rest of the network sends over the same cables is dropped.
 
 Each window is first given to the annealing: what has a placement refutes nothing, and most windows have one at once.
 Only the others go to CP-SAT, those that refuted a smaller T first.
@@ -18,6 +19,7 @@ from dataclasses import dataclass, replace
 from placement.annealing import anneal, encode
 from placement.annealing.settle import settle
 from placement.exact.model import (
+    MOST_WIRE_TERMS,
     NO_FAMILY,
     Answer,
     Effort,
@@ -27,6 +29,7 @@ from placement.exact.model import (
     decide,
     order_equal_devices,
     walked,
+    wire_terms,
 )
 from placement.problem.flat import Flat, flatten
 from placement.problem.instance import Instance, Item
@@ -98,7 +101,7 @@ class Windows:
             if energy <= 0.0 and settle(encoded, window.instance, state) is not None:
                 window.placed_at = cycles
                 return False
-        if self.seconds_left <= 0:
+        if self.seconds_left <= 0 or wire_terms(window.instance) > MOST_WIRE_TERMS:
             return False
         options = window.table.at(cycles)
         if options.without_choice() or not all(options.tiles.values()):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from hdl.errors import InfeasibleError, Problem, TooLargeError
 from placement.bounds.bound import demand_at
-from placement.exact.model import Answer, Effort, Family, build_model, decide
+from placement.exact.model import MOST_WIRE_TERMS, Answer, Effort, Family, build_model, decide, wire_terms
 from placement.problem.instance import RESOURCES, Instance
 from placement.problem.options import OptionTable
 
@@ -68,7 +68,7 @@ def explain_infeasible(
         return InfeasibleError.listing(where, short)
     options = table.at(cycles)
     choices = sum(len(menu.get(device.part, ())) for menu in options.by_part for device in instance.devices)
-    if options.without_choice() or choices > MOST_CHOICES:
+    if options.without_choice() or choices > MOST_CHOICES or wire_terms(instance) > MOST_WIRE_TERMS:
         return InfeasibleError(f"{where}: {basis or 'the constraints exclude it together'}", FEWER_FRAMES)
     helpful = _helpful_relaxations(instance, table, cycles, effort)
     fault = smallest_fault(instance, table, cycles, effort)

@@ -50,6 +50,8 @@ class Family(enum.Enum):
 
 
 NO_FAMILY: frozenset[Family] = frozenset()
+# terms of ways over cables (`wire_terms`) beyond which nobody builds the model
+MOST_WIRE_TERMS = 50_000
 
 
 @dataclass
@@ -244,7 +246,8 @@ def _streams(model: Model, widest: int) -> Iterator[tuple[int, int, int]]:
 
 
 def wire_terms(instance: Instance) -> int:
-    """How many terms `respect_wires` adds, about: what makes the model large where there is no switch; 0 with one."""
+    """How many terms `respect_wires` and `walked` add at most: what makes the model large where there is no switch; 0
+    with one."""
     if instance.routing is None:
         return 0
     homes = [
@@ -258,7 +261,8 @@ def wire_terms(instance: Instance) -> int:
         key = (frozenset(homes[instance.item_index[start]]), frozenset(homes[instance.item_index[end]]))
         if key not in size:
             met = ((len(sources & key[0]), len(targets & key[1])) for sources, targets in rows)
-            size[key] = sum(here + there for here, there in met if here and there)
+            ways = sum(here + there for here, there in met if here and there)
+            size[key] = ways + len(key[0]) * len(key[1])
         total += size[key]
     return total
 
