@@ -130,7 +130,8 @@ def explain(problem: Instance, plan: Plan, seed: int, progress: Progress) -> Exp
         plan=plan,
         next_level=next_level(problem, plan),
         prices=shadow_prices(problem, plan, more=MORE, moves=MOVES, seed=seed, on_answer=answered),
-        growth=growth(problem, plan, moves=MOVES, seed=seed, on_answer=answered),
+        # on cables nothing says where one more board would be joined
+        growth=() if problem.cables else growth(problem, plan, moves=MOVES, seed=seed, on_answer=answered),
         scarcity=scarcity(problem, plan),
     )
     progress.end()

@@ -1,10 +1,10 @@
 """The cut bound: the devices of a cluster in two halves, and no more words between them than its cables carry.
 
-Whatever set A of devices is looked at, a stream from an item on one of A to an item on one of the others goes at least
-once through a cable that leads out of A.  So all devices of A are melted into one, all others into another, and between
-the two there is one link with the rates of all cables that join them: where that has no placement at T, the cluster has
-none.  Each unit takes its least of every resource over the parts of its half; pins to a half are kept, DRAM, hops, tiles
-and what happens within a half are dropped.
+Whatever set A of devices is looked at, a stream from an item on one of A to an item on one of the others goes through
+a cable that leads out of A, once at least.  So all devices of A are melted into one, all others into another, and
+between the two there is one link with the rates of all cables that join them: where that has no placement at T, the
+cluster has none.  Each unit takes its least of every resource over the parts of its half; pins to a half are kept,
+DRAM, hops, tiles and what happens within a half are dropped.
 
 Sets are the first one device, the first two and so on, as the file has them: in a chain that is every cable, in a ring
 the dateline's side, in a mesh row by row.  It is for clusters on cables: a switch has no narrow place in the middle.

@@ -259,7 +259,7 @@ class Descent:
         return answer
 
     def exact_is_small(self, cycles: int) -> bool:
-        """Whether the exact model at T is within `exact_choices`, or easy; never where ways over cables make it large."""
+        """Whether the exact model at T is within `exact_choices`, or easy; not where ways over cables make it large."""
         return self.choices(cycles) <= self._exact_choices and self._ways_are_few
 
     def exact_comes_first(self, cycles: int) -> bool:

@@ -181,8 +181,8 @@ def quick_bound(instance: Instance) -> int:
 
 
 def _grown(instance: Instance, device: int, resource: str, more: float) -> Instance:
-    """The instance with more of one resource on one device; where devices share a part, only this one changes.  Of links
-    on cables: on all cables of the device, and so at their other ends too."""
+    """The instance with more of one resource on one device; where devices share a part, only this one changes.  On
+    cables, more of links is more on all cables of the device, and so at their other ends too."""
     if resource == "link_bits_per_s" and instance.cables:
         return _on_faster_cables(instance, instance.devices[device].name, more)
     devices = list(instance.devices)
