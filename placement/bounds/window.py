@@ -101,7 +101,9 @@ class Windows:
             if energy <= 0.0 and settle(encoded, window.instance, state) is not None:
                 window.placed_at = cycles
                 return False
-        if self.seconds_left <= 0 or wire_terms(window.instance) > MOST_WIRE_TERMS:
+        if self.seconds_left <= 0:
+            return False
+        if wire_terms(window.instance) > MOST_WIRE_TERMS:
             return False
         options = window.table.at(cycles)
         if options.without_choice() or not all(options.tiles.values()):
