@@ -27,7 +27,9 @@ enters as the integer T = ⌊clock / S⌋ cycles a frame, so that the fast way a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 from ortools.sat.python import cp_model
 
@@ -195,19 +197,12 @@ def decide(instance: Instance, table: OptionTable, cycles: int, effort: Effort) 
     _limit_cables(instance, model, cycles, both)
 
     # (4), and hops 0 where nothing arrives
-    farthest = max(1, *map(max, instance.distance))
-    hops = {l: model.new_int_var(0, farthest * len(instance.items), f"H[{l}]") for l in hop_order(instance)}
-    arriving = set()
-    for link, (k, l) in zip(instance.links, ends, strict=True):
-        if link.kind.hops_must_match:
-            if instance.cables:
-                walked = sum(instance.distance[n][m] * both[k, l, n, m] for n in devices for m in devices)
-            else:
-                walked = sum(apart[l, k, n] for n in devices)
-            model.add(hops[l] == hops[k] + walked)
-            arriving.add(l)
-    for l in set(layers) - arriving:
-        model.add(hops[l] == 0)
+    def walked(k: int, l: int) -> Any:
+        if instance.cables:
+            return sum(instance.distance[n][m] * both[k, l, n, m] for n in devices for m in devices)
+        return sum(apart[l, k, n] for n in devices)
+
+    _equal_hops(instance, model, walked)
 
     # (5)
     for l, item in enumerate(instance.items):
@@ -221,6 +216,20 @@ def decide(instance: Instance, table: OptionTable, cycles: int, effort: Effort) 
         places = tuple(chosen[l][0] for l in layers)
         return Answer.FEASIBLE, Assignment(places, tuple(chosen[l][1] for l in layers))
     return (Answer.INFEASIBLE if status == cp_model.INFEASIBLE else Answer.UNKNOWN), None
+
+
+def _equal_hops(instance: Instance, model: cp_model.CpModel, walked: Callable[[int, int], Any]) -> None:
+    """(4); ``walked``: hops from one item to another."""
+    farthest = max(1, *map(max, instance.distance))
+    hops = {l: model.new_int_var(0, farthest * len(instance.items), f"H[{l}]") for l in hop_order(instance)}
+    arriving = set()
+    for link in instance.links:
+        if link.kind.hops_must_match:
+            k, l = instance.item_index[link.source], instance.item_index[link.target]
+            model.add(hops[l] == hops[k] + walked(k, l))
+            arriving.add(l)
+    for l in set(range(len(instance.items))) - arriving:
+        model.add(hops[l] == 0)
 
 
 def _joined(instance: Instance) -> set[tuple[int, int]]:

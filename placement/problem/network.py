@@ -202,6 +202,10 @@ class Network:
         """Of the round trip to the host's program, and those for which it may be silent."""
         return ceil(self.host_rtt_us * clock_hz / 10**6), ceil(self.host_silence_s * clock_hz)
 
+    def of_instance(self, clock_hz: int) -> dict[str, Any]:
+        """Fields of an instance on this network."""
+        return {"framing": self.framing(clock_hz), "cables": self.cables, "mesh_columns": self.mesh_columns}
+
     def framing(self, clock_hz: int) -> Framing | None:
         """What an instance says of the frames."""
         form = self.frames
