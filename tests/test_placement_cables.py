@@ -196,7 +196,7 @@ FAULTS: dict[str, tuple[mutants.Mutant, str]] = {
                        "model.add(hops[pair] <= crosses)", ""), "neighbourhood",
     ),
     "fat streams by the slowest cable": (
-        mutants.Mutant("encode", "rate = Fraction(max(wire", "rate = Fraction(min(wire", ""), "packing",
+        mutants.Mutant("encode", "rate = max(instance.link_rates)", "rate = min(instance.link_rates)", ""), "packing",
     ),
     "wires 2 % too slow": (
         mutants.Mutant("model", "add(sum(load) <= budgets[w])", "add(sum(load) <= budgets[w] * 98 // 100)", ""),
@@ -219,7 +219,8 @@ FAULTS: dict[str, tuple[mutants.Mutant, str]] = {
         "exact",
     ),
     "a slowest pace of devices": (
-        mutants.Mutant("search", "for cable in instance.cables]", "for cable in ()]", ""), "search",
+        mutants.Mutant("search", "for rate in instance.link_rates]",
+                       "for rate in (device.word_bits_per_s for device in instance.devices)]", ""), "search",
     ),
     "equations with cables of half the rate": (
         mutants.Mutant("literal", "<= wire.bits_per_s * cycles", "<= wire.bits_per_s // 2 * cycles", ""), "literal",

@@ -173,6 +173,8 @@ def lines(found: Explanation) -> Iterator[str]:
         f"one more {grown.part}: {rate_text(grown.throughput_fps)} frames/s found, bound {rate_text(grown.bound_fps)}"
         for grown in found.growth
     )
+    if plan.cables:
+        yield "one more board: not asked, for nothing says to which others its cables would go"
 
 
 def _codec(worth: CodecWorth) -> str:

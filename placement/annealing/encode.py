@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -142,9 +141,7 @@ class _Union:
 def fat_pairs(instance: Instance, cycles: int) -> list[tuple[int, int]]:
     """Pairs of items whose links together exceed what any device can send and any other receive at this T, or any cable
     carry: no placement cuts them, for all words of a pair go one way. One device alone cuts nothing."""
-    rate = max(device.word_bits_per_s for device in instance.devices)
-    if instance.routing is not None:
-        rate = Fraction(max(wire.bits_per_s for wire in instance.routing.wires))
+    rate = max(instance.link_rates)
     bits: dict[tuple[int, int], Any] = {}
     for link in instance.links:
         for start, end, amount in link.ways:

@@ -122,8 +122,7 @@ def _slowest(instance: Instance, slowest_engine: int) -> int:
     bits += sum((bits for device in instance.devices for bits in device.host_bits), Fraction(0))
     traffic = sum(max(c.dram_bytes_per_frame for cs in item.configurations.values() for c in cs)
                   for item in instance.items)  # fmt: skip
-    rates = [device.word_bits_per_s for device in instance.devices if device.word_bits_per_s]
-    rates += [Fraction(cable.bits_per_s) for cable in instance.cables]
+    rates = [rate for rate in instance.link_rates if rate]
     drams = [device.dram_bytes_per_s for device in instance.devices if device.dram_bytes_per_s]
     needs = [slowest_engine, 1]
     needs += [-int(-bits * instance.clock_hz // rate) for rate in rates]

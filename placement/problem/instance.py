@@ -287,6 +287,14 @@ class Instance:
         return tuple(tuple(int(source != target) for target in count) for source in count)
 
     @cached_property
+    def link_rates(self) -> tuple[Fraction, ...]:
+        """Bits of words a second of all that a stream may have to go through, one direction: what each device has at a
+        switch, else each cable."""
+        if self.cables:
+            return tuple(Fraction(cable.bits_per_s) for cable in self.cables)
+        return tuple(device.word_bits_per_s for device in self.devices)
+
+    @cached_property
     def sorts(self) -> tuple[Hashable, ...]:
         """Device -> its sort: devices of one sort are interchangeable, but for pins.  On cables each is one of its
         own, for it matters where it stands."""
