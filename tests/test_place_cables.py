@@ -1,8 +1,7 @@
-"""`dagtrain place` where cables join the boards, and no switch: a plan, its cables in the output, the report, what-if."""
+"""`dagtrain place` where cables join the boards, and no switch: plan, cables in the output and in the report."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from placement.problem.cluster import read_cluster
 from placement.problem.instance import instance_from_json
 from placement.problem.plan import plan_from_json
 from placement.problem.validate import violations
-from tests.flow_support import call, new_case, quick_costs
+from tests.flow_support import call, quick_costs
 
 DIGITS = Path(__file__).parent.parent / "examples" / "digits"
 
@@ -42,4 +41,3 @@ def test_the_digits_network_is_placed_on_a_chain(tmp_path: Path, monkeypatch: py
     assert bars["network out"].capacity == 25_600
     way = roofline._network(plan, middle)
     assert way.bytes_per_s == 12_800_000_000 // 8
-    assert call("report", "--out", tmp_path).code == 0

@@ -244,8 +244,8 @@ def _cables(plan: Plan) -> Iterator[str]:
         longest = max((len(route.through) for route in plan.routes), default=0)
         yield (
             f"cables: the fullest, {fullest.from_device} -> {fullest.to_device}, carries "
-            f"{fullest.bits_per_s / 1e9:.4g} of {fullest.capacity_bits_per_s / 1e9:.4g} Gbit/s; up to {longest} devices "
-            "pass words on"
+            f"{fullest.bits_per_s / 1e9:.4g} of {fullest.capacity_bits_per_s / 1e9:.4g} Gbit/s; at most {longest} "
+            "devices between two pass their words on"
         )
 
 
