@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
-from functools import cache, cached_property
+from functools import cached_property, lru_cache
 from math import lcm
 from typing import Any
 
@@ -318,7 +318,7 @@ class Instance:
 
 
 # instances that differ in their items alone share the tables
-_routing = cache(Routing)
+_routing = lru_cache(maxsize=64)(Routing)
 
 
 def ticks(cycles: int, clock_hz: int, device_hz: int) -> int:
