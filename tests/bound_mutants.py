@@ -37,8 +37,8 @@ STORE = Path(__file__).with_name("bound_killers.json")
 
 # all modules that a change may be seen through
 MODULES = (
-    "options", "flat", "plan", "model", "encode", "aggregate", "packing", "cases", "bound", "neighbourhood", "window",
-    "restrict", "anneal", "settle", "heuristic", "descent", "explain", "infeasible", "literal", "search",
+    "options", "flat", "plan", "model", "encode", "aggregate", "packing", "cuts", "cases", "bound", "neighbourhood",
+    "window", "restrict", "anneal", "settle", "heuristic", "descent", "explain", "infeasible", "literal", "search",
 )  # fmt: skip
 
 
@@ -76,6 +76,7 @@ def refuters(instance: Instance, seconds: float = 5.0) -> dict[str, Callable[[in
     flat = module("flat").flatten(instance)
     windows = module("window").Windows(instance, flat, 0, seconds, effort)
     near = module("neighbourhood").Neighbourhoods(instance, flat, effort, seconds)
+    cuts = module("cuts").Cuts(instance, flat, effort, seconds)
 
     def exact(cycles: int) -> bool:
         """As the search asks the exact model."""
@@ -87,6 +88,7 @@ def refuters(instance: Instance, seconds: float = 5.0) -> dict[str, Callable[[in
         "aggregate": lambda t: module("aggregate").Aggregate(instance, flat).refute(t) is not None,
         "cases": lambda t: bool(module("cases").refuted_by_cases(instance, flat, t)),
         "packing": lambda t: bool(module("packing").refuted_packing(instance, flat, t, effort(1.0))),
+        "cuts": lambda t: bool(cuts.refuted(t)),
         "neighbourhood": lambda t: bool(near.refuted(t)),
         "window": lambda t: bool(windows.refuted(t)),
         "exact": exact,
@@ -156,7 +158,7 @@ def no_budget() -> Iterator[None]:
         return Spent(), cp_model.UNKNOWN
 
     with ExitStack() as stack:
-        for name in ("model", "packing", "neighbourhood", "literal"):
+        for name in ("model", "packing", "cuts", "neighbourhood", "literal"):
             stack.enter_context(mock.patch.object(module(name), "solve", solve))
         stack.enter_context(mock.patch.object(module("window"), "SCREEN_MOVES", 0))
         stack.enter_context(mock.patch.object(module("window"), "settle", return_value=None))
@@ -285,15 +287,15 @@ def wrong_end(known: Known) -> str:
     return "no stop at bound 300 of 400 with a gap of 0.25"
 
 
-BOUNDS = ("aggregate", "cases", "packing", "neighbourhood", "window", "exact")
+BOUNDS = ("aggregate", "cases", "packing", "cuts", "neighbourhood", "window", "exact")
 Question = Callable[[Known], str]
 QUESTIONS: Mapping[str, Question] = {
     "single": single_too_strong,
     **{name: lambda known, name=name: too_strong(known, name) for name in BOUNDS},  # type: ignore[misc]
     **{f"{name}, no answer": lambda known, name=name: unknown_refutes(known, name)  # type: ignore[misc]
-       for name in ("packing", "neighbourhood", "window", "exact", "cases")},
+       for name in ("packing", "cuts", "neighbourhood", "window", "exact", "cases")},
     **{f"{name}, nothing left": lambda known, name=name: nothing_left_refutes(known, name)  # type: ignore[misc]
-       for name in ("neighbourhood", "window")},
+       for name in ("cuts", "neighbourhood", "window")},
     **{f"{solver}, no answer": lambda known, solver=solver: unknown_ends(known, solver)  # type: ignore[misc]
        for solver in ("fast", "literal")},
     "search": wrong_plan,
@@ -508,9 +510,9 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("neighbourhood", "<= device.capacities[r])", "< device.capacities[r])", "neighbourhood"),
     Mutant("neighbourhood", "+ int(bits)", "+ int(bits) + 1", "neighbourhood"),
     Mutant("neighbourhood", "self.promise.get(head, 0) >= cycles", "self.promise.get(head, 0) != 0", "neighbourhood"),
-    Mutant("window", "count[device.shape] <= len(items)", "count[device.shape] < len(items)", "window, solver"),
+    Mutant("window", "count[sort] <= len(items)", "count[sort] < len(items)", "window, solver"),
     Mutant("window", "grounded=False):\n        model", "grounded=True):\n        model", "window, solver"),
-    Mutant("model", "groups.setdefault(device.shape, [])", "groups.setdefault(device.part, [])", "window, solver"),
+    Mutant("model", "groups.setdefault(instance.sorts[n], [])", "groups.setdefault(device.part, [])", "window, solver"),
     Mutant(
         "model",
         "        if device.name not in pinned:\n            groups",

@@ -185,10 +185,9 @@ def test_every_wrong_value_is_told_at_once() -> None:
             'host_mac = "02:00:00:00:00:02"',
             r"MAC address of 'worker-1' and network\.host_mac = '02:00:00:00:00:02': 2 times the same MAC address; .*",
         ),
-        ('topology = "ring"', r"network\.topology = 'ring': is not built yet; write \"switch\""),
-        ('topology = "chain"', r"network\.topology = 'chain': is not built yet; .*"),
-        ('topology = "mesh"', r"network\.topology = 'mesh': is not built yet; .*"),
-        ('topology = "cables"', r"network\.topology = 'cables': is not built yet; .*"),
+        ('topology = "ring"', r"network\.topology = 'ring' with network\.kind = 'ethernet': is not built yet; .*"),
+        ("shape = [1, 3]", r"network\.shape = \[1, 3\] with network\.topology = 'switch': only a mesh has that; .*"),
+        ("shape = [0, 3]", r"network\.shape\[0\] = 0: input should be greater .*; write rows and columns of a mesh .*"),
         ("", r"cable\[0\] with network\.topology = 'switch': all devices hang on the switch; .*"),
     ],
 )
@@ -200,14 +199,12 @@ def test_one_wrong_value_is_told_with_its_cure(line: str, pattern: str) -> None:
 
 
 def test_ethernet_s_keys_are_of_no_use_without_it() -> None:
-    text = HEAD + '[network]\nmtu = 1500\n[[cable]]\na = "head:0"\nb = "worker-0:0"\n'
+    text = HEAD + "[network]\nmtu = 1500\n"
     text = text.replace('name = "head"', 'name = "head"\nip = "10.0.0.5"').replace("link_gbit", "ports = 1\nlink_gbit")
     held(
         problems(text),
         r"network\.mtu with network\.kind = 'words': only Ethernet has that; write network\.kind = \"ethernet\", .*",
-        r"board\[0\]\.ports with .*",
         r"device\[0\]\.ip with .*",
-        r"cable\[0\] with .*",
     )
 
 
@@ -227,23 +224,91 @@ def test_a_multicast_address_and_a_doubled_one_are_refused() -> None:
     )
 
 
-def test_more_than_one_port_is_not_built_yet() -> None:
-    held(problems(ETHERNET.replace("link_gbit", "ports = 2\nlink_gbit")), r"board\[0\]\.ports = 2: more than one is .*")
+CABLE = '[[cable]]\na = "{}"\nb = "{}"\n'
+PORTS = HEAD.replace("link_gbit", "ports = 2\nlink_gbit")
+
+
+def test_a_device_has_one_port_to_a_switch() -> None:
+    held(
+        problems(PORTS), r"board\[0\]\.ports = 2 with network\.topology = 'switch': a device has one port .*; write 1.*"
+    )
 
 
 def test_cables_are_held_against_devices_and_ports() -> None:
-    cables = '[[cable]]\na = "{}"\nb = "{}"\n'
-    text = ETHERNET + 'topology = "cables"\n'
-    text += cables.format("head:0", "worker-0:0") + cables.format("head:0", "head:1") + cables.format("x:0", "worker-1")
+    text = HEAD + '[network]\ntopology = "cables"\n'
+    text += CABLE.format("head:0", "worker-0:0") + CABLE.format("head:0", "head:1") + CABLE.format("x:0", "worker-1")
     held(
         problems(text),
-        r"network\.topology = 'cables': is not built yet; .*",
         r"cable\[1\]\.b = 'head:1': no such port; ports of head are 0 to 0",
         r"cable\[1\]: from 'head:0' to 'head:1'; name two devices",
         r"cable\[2\]\.a = 'x:0': no such port; ends are device:port; devices are head, worker-0, worker-1",
         r"cable\[2\]\.b = 'worker-1': no such port; .*",
         r"cable: 'head:0' has 2 cables; a port takes one",
     )
+
+
+def test_cables_must_lead_everywhere_once_and_no_faster_than_ports() -> None:
+    text = PORTS + '[network]\ntopology = "cables"\n'
+    text += CABLE.format("head:0", "worker-0:0") + CABLE.format("worker-0:1", "head:1") + "gbit_per_s = 41\n"
+    held(
+        problems(text),
+        r"cable: 'head' and 'worker-0' are joined more than once; words between them would take one alone: .*",
+        r"cable: no cables lead to worker-1; every device needs a way to 'head': .*",
+        r"cable\[1\]\.gbit_per_s = 41: a port of 'worker-0:1' has 40; write at most 40",
+        r"cable\[1\]\.gbit_per_s = 41: a port of 'head:1' has 40; write at most 40",
+    )
+
+
+@pytest.mark.parametrize(
+    ("lines", "pattern"),
+    [
+        ('topology = "mesh"', r"network\.shape is missing: a mesh has rows and columns; write it as \[2, 4\]"),
+        ('topology = "mesh"\nshape = [2, 2]', r"network\.shape = \[2, 2\]: 4 devices, and the file has 3; .*"),
+        ('topology = "chain"\nshape = [1, 3]', r"network\.shape = \[1, 3\] with network\.topology = 'chain': only .*"),
+        (
+            'topology = "chain"\n' + CABLE.format("head:0", "worker-0:0"),
+            r"cable\[0\] with network\.topology = 'chain': .*",
+        ),
+        ('topology = "cables"', r"cable: no cables lead to worker-0, worker-1; .*"),
+    ],
+)
+def test_a_topology_that_does_not_suit_its_devices_is_told(lines: str, pattern: str) -> None:
+    held(problems(f"{PORTS}[network]\n{lines}\n"), pattern)
+
+
+def test_boards_need_a_port_for_each_cable_of_their_devices() -> None:
+    held(
+        problems(HEAD + '[network]\ntopology = "chain"\n'),
+        r"board\[0\]\.ports = 1: its devices need 2 for their cables; write 2 if the board has them",
+    )
+
+
+def test_two_devices_make_no_ring() -> None:
+    text = PORTS.replace("count = 2", "count = 1")
+    held(
+        problems(text + '[network]\ntopology = "ring"\n'), r"network\.topology = 'ring' with 2 devices; a ring has 3 .*"
+    )
+
+
+def test_a_topology_becomes_cables_and_ways() -> None:
+    chain, ring, mesh = (
+        parse_cluster(f'{PORTS}[network]\ntopology = "{name}"\n{more}').routing
+        for name, more in (("chain", ""), ("ring", ""), ("mesh", "shape = [3, 1]\n"))
+    )
+    assert chain is not None
+    assert ring is not None
+    assert mesh is not None
+    assert [(cable.a, cable.b, cable.bits_per_s) for cable in chain.cables] == [
+        ("head", "worker-0", 40 * 10**9),
+        ("worker-0", "worker-1", 40 * 10**9),
+    ]
+    assert (chain.distance[0][2], ring.distance[0][2], mesh.distance[0][2]) == (2, 1, 2)
+    text = PORTS + '[network]\ntopology = "cables"\n' + CABLE.format("worker-1:1", "head:0") + "gbit_per_s = 2.5\n"
+    routing = parse_cluster(text + CABLE.format("head:1", "worker-0:0")).routing
+    assert routing is not None
+    assert [cable.bits_per_s for cable in routing.cables] == [25 * 10**8, 40 * 10**9]
+    assert routing.through(1, 2) == (0,)
+    assert parse_cluster(HEAD).routing is None
 
 
 @pytest.mark.parametrize(

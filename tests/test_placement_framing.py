@@ -16,7 +16,6 @@ from hdl.link.ethernet.frame import LEAST_MTU, MOST_MTU, WORD_BITS, FrameFormat
 from hdl.tensor import Kind
 from placement.problem.cluster import Cluster, parse_cluster
 from placement.problem.instance import (
-    Cable,
     Configuration,
     Device,
     Exchange,
@@ -25,7 +24,6 @@ from placement.problem.instance import (
     Item,
     Link,
     NetworkPort,
-    Route,
     instance_from_json,
     instance_to_json,
 )
@@ -112,7 +110,7 @@ def test_an_instance_comes_back_from_its_file() -> None:
     assert instance_from_json(instance_to_json(pair())) == pair()
     plain = instance_to_json(pair(Fraction(1), None))
     assert '"schema": 3' in plain
-    assert not any(key in plain for key in ("framing", "link_efficiency", "cables", "routes", "exchanges", "copies"))
+    assert not any(key in plain for key in ("framing", "link_efficiency", "cables", "mesh", "exchanges", "copies"))
     with pytest.raises(DagtrainError, match=r"has schema 2, this version reads 3; write it again"):
         instance_from_json(plain.replace('"schema": 3', '"schema": 2'))
 
@@ -123,11 +121,9 @@ def test_what_is_not_built_yet_is_told_at_once() -> None:
         replace(
             base,
             items=(replace(base.items[0], copies=2), base.items[1]),
-            cables=(Cable(a="d0", a_port=0, b="d1", b_port=0),),
-            routes=(Route(source="d0", target="d1", through=()),),
             exchanges=(Exchange(item="a", bits_per_batch=Fraction(8)),),
         )
-    told = [f"{what}: not built yet" for what in ("cables", "routes", "exchanges", "copies of items")]
+    told = [f"{what}: not built yet" for what in ("exchanges", "copies of items")]
     assert [problem.what for problem in caught.value.problems] == told
 
 

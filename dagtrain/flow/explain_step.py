@@ -130,7 +130,8 @@ def explain(problem: Instance, plan: Plan, seed: int, progress: Progress) -> Exp
         plan=plan,
         next_level=next_level(problem, plan),
         prices=shadow_prices(problem, plan, more=MORE, moves=MOVES, seed=seed, on_answer=answered),
-        growth=growth(problem, plan, moves=MOVES, seed=seed, on_answer=answered),
+        # on cables nothing says where one more board would be joined
+        growth=() if problem.cables else growth(problem, plan, moves=MOVES, seed=seed, on_answer=answered),
         scarcity=scarcity(problem, plan),
     )
     progress.end()
@@ -172,6 +173,8 @@ def lines(found: Explanation) -> Iterator[str]:
         f"one more {grown.part}: {rate_text(grown.throughput_fps)} frames/s found, bound {rate_text(grown.bound_fps)}"
         for grown in found.growth
     )
+    if plan.cables:
+        yield "one more board: not asked, for nothing says to which others its cables would go"
 
 
 def _codec(worth: CodecWorth) -> str:

@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from dagtrain.files import write_text
@@ -92,9 +93,20 @@ def one_board(cluster: Cluster, names: Sequence[str], exclude: Sequence[str]) ->
     if len(boards) > 1:
         types = ", ".join(f"{board.name} ({board.part.name})" for board in boards.values())
         problems.append(Problem(f"boards differ: {types}", "FPDeep maps to equal boards: exclude the others"))
+    problems += [] if problems else list(_gaps(cluster, names))
     if problems:
         raise DagtrainError.listing(f"--mapping {FPDEEP}", problems)
     return next(iter(boards.values()))
+
+
+def _gaps(cluster: Cluster, names: Sequence[str]) -> Iterator[Problem]:
+    """Neighbours in the row of boards that no cable joins, or a slower one than their ports."""
+    joined = {frozenset((cable.a, cable.b)): cable.bits_per_s for cable in cluster.network.cables}
+    rates = {device.name: device.board.link_bits_per_s for device in cluster.devices}
+    for a, b in pairwise(names) if joined else ():
+        if joined.get(frozenset((a, b)), 0) < rates[a]:
+            what = f"{a} and {b} are joined by no cable as fast as their ports"
+            yield Problem(what, "FPDeep maps to a row of boards: name them in the order of their cables")
 
 
 def multipliers_a_block(part: Part) -> int:

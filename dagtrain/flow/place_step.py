@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +180,7 @@ def _told(workspace: Workspace, done: bool) -> StepResult:
             for use in plan.devices
         ),
         *([f"frames: IP packets of at most {plan.mtu} bytes"] if plan.mtu else []),
+        *_cables(plan),
         *_splits(meta["splits"]),
         *_copies(workspace, meta),
         *_coded(workspace, plan),
@@ -233,6 +235,18 @@ def _port(use: DeviceUse) -> str:
         return ""
     taken = f"{use.port_m20k} {part(use.part).block_memory}, {use.port_alm} {part(use.part).logic_cell.name}"
     return f"; of them its Ethernet port, with {use.peers} other devices: {taken}"
+
+
+def _cables(plan: Plan) -> Iterator[str]:
+    """The fullest cable, of a cluster without a switch."""
+    if plan.cables:
+        fullest = max(plan.cables, key=lambda cable: Fraction(cable.bits_per_s, cable.capacity_bits_per_s))
+        longest = max((len(route.through) for route in plan.routes), default=0)
+        yield (
+            f"cables: the fullest, {fullest.from_device} -> {fullest.to_device}, carries "
+            f"{fullest.bits_per_s / 1e9:.4g} of {fullest.capacity_bits_per_s / 1e9:.4g} Gbit/s; at most {longest} "
+            "devices between two pass their words on"
+        )
 
 
 def _splits(parts: Mapping[str, str]) -> list[str]:

@@ -60,6 +60,11 @@ def run(workspace: Workspace, options: SweepOptions, progress: Progress) -> Step
     Every size that is planned is kept at once, whatever becomes of the others."""
     graph = load_placed_graph(workspace)
     cluster = read_options_cluster(options)
+    if cluster.network.cables:
+        raise DagtrainError(
+            f"--sweep: devices of {options.devices} are on cables, and nothing says how more or fewer would be joined",
+            'sweep with network.topology = "switch", or write a file for each size',
+        )
     search = search_options(options)
     search = replace(search, gap=max(search.gap, GAP))
     runner = runner_of(options, program_hash)

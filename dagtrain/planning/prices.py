@@ -214,7 +214,7 @@ class Prices:
             items=tuple(items),
             links=links,
             devices=tuple(self._devices(levels, ports)),
-            framing=self.cluster.network.framing(self.cluster.clock_hz),
+            **self.cluster.network.of_instance(self.cluster.clock_hz),
         )
         return instance.with_pins(self.pins) if self.pins else instance
 
@@ -252,8 +252,8 @@ class Prices:
             if device.clock_hz and not ports:
                 alm -= self._frame_ports.clock_crossings(device.part)
             channels = device.dram_channels if all(level.tells_streams for level in levels) else 1
-            port = ports.get(device.name)
-            yield replace(device, m20k=max(0, m20k), alm=max(0, alm), dram_channels=channels, port=port)
+            m20k, alm = max(0, m20k), max(0, alm)
+            yield replace(device, m20k=m20k, alm=alm, dram_channels=channels, port=ports.get(device.name))
 
     @cached_property
     def _frame_ports(self) -> PortTables:
@@ -272,8 +272,8 @@ class Prices:
     @cached_property
     def _pairs(self) -> dict[str, str]:
         """Node of two that share a memory -> that which lends it."""
-        lenders = self.graph.lenders
-        return {member: lender.name for name, lender in lenders.items() for member in (name, lender.name)}
+        pairs = self.graph.lenders.items()
+        return {member: lender.name for name, lender in pairs for member in (name, lender.name)}
 
     def _links_with_ports(self, cycles: int, credit_words: Mapping[str, int], deadline: Deadline) -> Iterable[Link]:
         """Links with what their ends take of a network port, folded for these cycles.

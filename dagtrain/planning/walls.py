@@ -178,6 +178,7 @@ class Outlooker:
 
 
 def _too_wide(instance: Instance, cycles: float) -> int:
-    """Streams that the slowest port can't carry at that pace: their ends must stand together, or at faster ports."""
-    slowest = min((device.word_bits_per_s for device in instance.devices), default=0)
+    """Streams that the slowest port or cable can't carry at that pace: their ends must stand together, or at faster
+    ones."""
+    slowest = min(instance.link_rates, default=0)
     return sum(link.bits_per_frame * instance.clock_hz > slowest * cycles for link in instance.links)

@@ -111,15 +111,24 @@ class Bar:
         return f"{self.used:,} of {self.capacity:,}{self.unit} ({self.share:.1%})" if self.capacity else "none"
 
 
-def device_bars(use: DeviceUse) -> tuple[Bar, ...]:
+def device_bars(plan: Plan, use: DeviceUse) -> tuple[Bar, ...]:
     """Utilisation of a device: blocks, then bandwidths, against what the plan may use."""
-    return _bars([use], part(use.part).block_memory, part(use.part).logic_cell.name)
+    return _bars([_through_cables(plan, use)], part(use.part).block_memory, part(use.part).logic_cell.name)
+
+
+def _through_cables(plan: Plan, use: DeviceUse) -> DeviceUse:
+    """What a device takes, on cables with the words that it passes on."""
+    if not plan.cables:
+        return use
+    out = sum(cable.bits_per_s for cable in plan.cables if cable.from_device == use.device)
+    into = sum(cable.bits_per_s for cable in plan.cables if cable.to_device == use.device)
+    return replace(use, egress_bits_per_s=out, ingress_bits_per_s=into)
 
 
 def whole_bars(plan: Plan) -> tuple[Bar, ...]:
     """The same of all devices together, with what binds."""
     names, binding = block_names(plan), {binding.kind for binding in plan.binding}
-    bars = _bars(plan.devices, names.memory, names.cell)
+    bars = _bars([_through_cables(plan, use) for use in plan.devices], names.memory, names.cell)
     kinds = ("dsp", "m20k", "alm", "dram", "links", "links")
     return tuple(replace(bar, binds=kind in binding) for bar, kind in zip(bars, kinds, strict=True))
 

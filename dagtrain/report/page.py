@@ -59,7 +59,7 @@ def render(contents: Contents) -> str:
         plan=contents.plan,
         summary=contents.summary,
         graph_svg=Markup(picture(contents)),
-        devices=[(use, device_bars(use)) for use in contents.plan.devices],
+        devices=[(use, device_bars(contents.plan, use)) for use in contents.plan.devices],
         whole=whole_bars(contents.plan),
         names=block_names(contents.plan),
         rooflines=roofs,

@@ -20,7 +20,7 @@ from hdl.layers.base import Layer
 from hdl.layers.capabilities import is_engine
 from hdl.parts.catalogue import part
 from hdl.tensor import Kind
-from placement.problem.plan import DeviceUse
+from placement.problem.plan import DeviceUse, Plan
 
 # of which a product is made
 FACTORS = frozenset({Kind.ACTIVATION, Kind.STASH, Kind.ERROR, Kind.WEIGHT})
@@ -175,7 +175,7 @@ def rooflines(contents: Contents) -> tuple[Roofline, ...]:
                 device=use.device,
                 macs=math.ceil(sum(node.layer.macs * contents.folded.busy(node.name) for node in here)),
                 peak=use.dsp_capacity * per_block * (use.clock_hz or plan.clock_hz),
-                ways=(_dram(use), _network(use)),
+                ways=(_dram(use), _network(plan, use)),
                 steady_fps=Fraction(plan.clock_hz, plan.cycles_per_frame),
                 training_fps=plan.clock_hz / plan.training_cycles,
             )
@@ -201,7 +201,13 @@ def _dram(use: DeviceUse) -> Way:
     return Way(name=DRAM, bytes_per_frame=Fraction(size), bytes_per_s=Fraction(use.dram_capacity_bytes_per_s))
 
 
-def _network(use: DeviceUse) -> Way:
+def _network(plan: Plan, use: DeviceUse) -> Way:
+    """Of a device on cables the fullest one counts, with all words that go through it."""
+    here = [cable for cable in plan.cables if use.device in (cable.from_device, cable.to_device)]
+    if here:
+        fullest = max(here, key=lambda cable: Fraction(cable.bits_per_frame) / cable.capacity_bits_per_s)
+        size, rate = Fraction(fullest.bits_per_frame) / 8, Fraction(fullest.capacity_bits_per_s, 8)
+        return Way(name=NETWORK, bytes_per_frame=size, bytes_per_s=rate)
     busier = max(Fraction(use.egress_bits_per_frame), Fraction(use.ingress_bits_per_frame))
     return Way(name=NETWORK, bytes_per_frame=busier / 8, bytes_per_s=Fraction(use.link_capacity_bits_per_s, 8))
 

@@ -6,6 +6,9 @@ device is the sum of its items' costs at every rate. The energy adds up what is 
 on every device, and the unequal hops around every cycle. Energy 0 is a placement up to the rounding of configurations
 (`placement.annealing.settle`). Failure proves nothing.
 
+Over a switch a cut link takes of both its ends' devices. On cables it also takes of every wire on its way, whose
+overload is an energy of its own, and bends its cycles by as many hops as the way has cables.
+
 The kernel is compiled by numba, takes a number of moves and a seed, and never looks at the clock. It stands in one
 file: numba keeps compiled code as long as the file of its function is the same, and would not see a change of what a
 function takes in from another.
@@ -26,8 +29,9 @@ from placement.problem.flat import Floats, Ints
 HOP_ENERGY = 0.03
 # being over capacity at all costs this much, so that the last percent is worth repairing
 OVER_ENERGY = 0.002
-# weights of DSP, M20K, ALM, DRAM, egress, ingress in the energy
+# weights of DSP, M20K, ALM, DRAM, egress, ingress in the energy; that of a wire
 WEIGHTS = (1.0, 1.0, 1.0, 0.5, 0.5, 0.5)
+WIRE_WEIGHT = 0.5
 HOTTEST, COLDEST = 0.05, 0.0003
 # units of one move, at most
 LONGEST_MOVE = 400
@@ -53,15 +57,29 @@ def anneal(
 
 
 def broken_units(problem: Problem, state: Start) -> Ints:
-    """Units on devices over capacity, and those at links of cycles with unequal hops, in order."""
+    """Units on devices over capacity, those at links of cycles with unequal hops, and those at links through overfull
+    wires, in order."""
     working = _fresh(problem, state.device.copy(), state.tile.copy())
     broken = working.energy[state.device] > 0.0
+    overfull = working.energy[len(problem.part) :] > 0.0
     for link in range(len(problem.link_a)):
         cycles = problem.cycle_list[problem.cycle_start[link] : problem.cycle_start[link + 1]]
-        if working.skew[cycles].any():
+        if working.skew[cycles].any() or (overfull.any() and _meets(problem, state, link, overfull)):
             broken[problem.link_a[link]] = broken[problem.link_b[link]] = True
     found: Ints = np.flatnonzero(broken)
     return found
+
+
+def _meets(problem: Problem, state: Start, link: int, overfull: Any) -> bool:
+    """Whether words of a link go through one of these wires."""
+    ends = int(state.device[problem.link_a[link]]), int(state.device[problem.link_b[link]])
+    for at, target in (ends, ends[::-1]):
+        while at != target:
+            wire = problem.next_wire[at, target]
+            if overfull[wire]:
+                return True
+            at = problem.wire_target[wire]
+    return False
 
 
 # --- the compiled kernel -----------------------------------------------------------------------------------------
@@ -103,12 +121,14 @@ class State(NamedTuple):
     peers: Any
     skew: Any
     skews: Any
-    # device → its energy; the same before the move, for the devices touched by it; stamps and list of those
+    # wire → bits a frame through it
+    carries: Any
+    # device, then wire → its energy; the same before the move, for those touched by it; stamps and list of those
     energy: Any
     before: Any
     stamp: Any
     touched: Any
-    # [unused, number of the move, devices touched]
+    # [unused, number of the move, devices and wires touched]
     count: Any
     # rows (unit, device) of the move being tried
     wish: Any
@@ -184,6 +204,16 @@ def _device_energy(problem: Problem, state: State, d: int) -> float:
 
 
 @inlined
+def _energy_of(problem: Problem, state: State, n: int) -> float:
+    """Of a device, or of the wire that stands behind all devices."""
+    devices = len(problem.part)
+    if n < devices:
+        energy: float = _device_energy(problem, state, n)
+        return energy
+    return _over(state.carries[n - devices], problem.wire_capacity[n - devices], WIRE_WEIGHT)
+
+
+@inlined
 def _port(
     problem: Problem, net: tuple[float, float, float, float], link: int, side: int, sign: float
 ) -> tuple[float, float, float, float]:
@@ -196,7 +226,7 @@ def _port(
 
 @inlined
 def _touch(state: State, d: int) -> None:
-    """Remember the energy of a device before the move."""
+    """Remember the energy of a device, or of a wire behind them, before the move."""
     if state.stamp[d] != state.count[1]:
         state.stamp[d] = state.count[1]
         n = state.count[2]
@@ -225,6 +255,20 @@ def _meet(state: State, d: int, other: int, change: int) -> None:
 
 
 @inlined
+def _carry(problem: Problem, state: State, link: int, a: int, b: int, sign: float) -> None:
+    """The words of a link go from one device to another over wires, and its credits back, or, with sign -1, no
+    longer."""
+    for side in range(2):
+        at, target = (a, b) if side == 0 else (b, a)
+        bits = sign * problem.link_loads[link, side, 0]
+        while bits != 0.0 and at != target:
+            wire = problem.next_wire[at, target]
+            _touch(state, len(problem.part) + wire)
+            state.carries[wire] += bits
+            at = problem.wire_target[wire]
+
+
+@inlined
 def _shift(problem: Problem, state: State, u: int, d: int) -> None:
     """Move a unit to a device: its costs, its links' loads, and the cycles through links that are cut or joined."""
     old = state.device[u]
@@ -249,8 +293,15 @@ def _shift(problem: Problem, state: State, u: int, d: int) -> None:
             _end(problem, state, d, link, mine, 1.0)
         else:
             _end(problem, state, other, link, 1 - mine, -1.0)
-        if other in (old, d):
-            _bend(problem, state, link, 1 if other == old else -1)
+        if sends:
+            bend = problem.distance[d, other] - problem.distance[old, other]
+        else:
+            bend = problem.distance[other, d] - problem.distance[other, old]
+        if bend != 0:
+            _bend(problem, state, link, bend)
+        if len(problem.wire_target) > 0:
+            _carry(problem, state, link, old if sends else other, other if sends else old, -1.0)
+            _carry(problem, state, link, d if sends else other, other if sends else d, 1.0)
         if problem.port.shape[1] > 0:
             if other != old:
                 _meet(state, old, other, -1)
@@ -407,13 +458,14 @@ def _propose(problem: Problem, device: Ints, wish: Ints, reach: float) -> int:
 def _fresh(problem: Problem, device: Ints, tile: Ints) -> State:
     """The working arrays of a state."""
     parts, levels = problem.row_of.shape[1], problem.costs.shape[1]
-    devices, units = len(problem.part), len(problem.pin)
+    devices, units, wires = len(problem.part), len(problem.pin), len(problem.wire_target)
     state = State(
         device, tile, np.zeros((units, parts, levels, 4)), np.zeros((units, parts), dtype=np.int64),
         np.zeros((devices, levels, 4)), np.zeros((devices, 4)), np.zeros((devices, devices), dtype=np.int64),
         np.zeros(devices, dtype=np.int64), np.zeros(problem.cycles[0], dtype=np.int64),
-        np.zeros(1, dtype=np.int64), np.zeros(devices), np.zeros(devices), np.full(devices, -1, dtype=np.int64),
-        np.zeros(devices, dtype=np.int64), np.zeros(3, dtype=np.int64),
+        np.zeros(1, dtype=np.int64), np.zeros(wires), np.zeros(devices + wires), np.zeros(devices + wires),
+        np.full(devices + wires, -1, dtype=np.int64), np.zeros(devices + wires, dtype=np.int64),
+        np.zeros(3, dtype=np.int64),
         np.zeros((min(units, LONGEST_MOVE), 2), dtype=np.int64),
     )  # fmt: skip
     _fill(problem, state)
@@ -447,21 +499,26 @@ def _fill(problem: Problem, state: State) -> None:
             _end(problem, state, b, k, 1, 1.0)
             if problem.port.shape[1] > 0:
                 _meet(state, a, b, 1)
+            if len(problem.wire_target) > 0:
+                _carry(problem, state, k, a, b, 1.0)
             for c in range(problem.cycle_start[k], problem.cycle_start[k + 1]):
-                state.skew[problem.cycle_list[c]] += problem.cycle_sign[c]
+                state.skew[problem.cycle_list[c]] += problem.distance[a, b] * problem.cycle_sign[c]
     for cycle in range(len(state.skew)):
         state.skews[0] += abs(state.skew[cycle])
-    for d in range(len(problem.part)):
-        state.energy[d] = _device_energy(problem, state, d)
+    for n in range(len(state.energy)):
+        state.energy[n] = _energy_of(problem, state, n)
+    # no move has touched wires yet
+    for n in range(len(problem.part), len(state.stamp)):
+        state.stamp[n] = -1
 
 
 @inlined
 def _rise(problem: Problem, state: State, skews: int) -> float:
-    """By how much the move raised the energy; the devices' energies are brought up to date."""
+    """By how much the move raised the energy; the energies of devices and wires are brought up to date."""
     rise: float = HOP_ENERGY * (state.skews[0] - skews)
     for k in range(state.count[2]):
         d = state.touched[k]
-        state.energy[d] = _device_energy(problem, state, d)
+        state.energy[d] = _energy_of(problem, state, d)
         rise += state.energy[d] - state.before[d]
     return rise
 
@@ -477,8 +534,8 @@ def _restore(state: State) -> None:
 def _try_units(problem: Problem, state: State, temperature: float, reach: float) -> float:
     """Move units at random; the rise in energy, 0 if the move was taken back or there was none."""
     wishes = _propose(problem, state.device, state.wish, reach)
-    # where peers count, a move touches other devices than two
-    if wishes == 1 and problem.port.shape[1] == 0:
+    # where peers count, a move touches other devices than two, and on cables wires beside
+    if wishes == 1 and problem.port.shape[1] == 0 and len(problem.wire_target) == 0:
         return _try_unit(problem, state, state.wish[0, 0], state.wish[0, 1], temperature)
     skews = state.skews[0]
     # granted wishes become (unit, where it was), so that going over them again takes them back
@@ -505,7 +562,7 @@ def _try_units(problem: Problem, state: State, temperature: float, reach: float)
 
 @inlined
 def _bend(problem: Problem, state: State, link: int, change: int) -> None:
-    """A link is cut (1) or joined (−1): the cycles through it."""
+    """A link is cut (1) or joined (−1), or has so many hops more on cables: the cycles through it."""
     for c in range(problem.cycle_start[link], problem.cycle_start[link + 1]):
         cycle = problem.cycle_list[c]
         skew = state.skew[cycle]

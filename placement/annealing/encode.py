@@ -1,8 +1,8 @@
 """An instance at one T as arrays for the annealing kernel, what may be merged in it, and states to start from.
 
 Items that go together are one *unit*. Equal hops are encoded by a cycle basis of the activation and error links: hops
-match everywhere if, around every cycle, crossings along the one way equal those along the other. A move then changes
-only the cycles through the links it cuts or joins.
+match everywhere if, around every cycle, those along the one way equal those along the other. A move then changes only
+the cycles through the links it cuts, joins or, on cables, lengthens.
 """
 
 from __future__ import annotations
@@ -53,6 +53,13 @@ class Problem(NamedTuple):
     link_loads: Any
     # (device, peers, 2): M20K and ALMs of its port with so many other devices; without frames no row, and nobody counts
     port: Any
+    # (device, device) → hops from the one to the other
+    distance: Any
+    # of devices on cables, else without rows: (device, device) → the wire by which words leave the one for the other,
+    # −1: to itself; wire → the device it leads to, and its capacity, bits a frame (scaled)
+    next_wire: Any
+    wire_target: Any
+    wire_capacity: Any
     unit_link_start: Any
     unit_link_list: Any
     cycle_start: Any
@@ -132,9 +139,9 @@ class _Union:
 
 
 def fat_pairs(instance: Instance, cycles: int) -> list[tuple[int, int]]:
-    """Pairs of items whose links together exceed what any device can send and any other receive at this T: no placement
-    cuts them. One device alone cuts nothing."""
-    rate = max(device.word_bits_per_s for device in instance.devices)
+    """Pairs of items whose links together exceed what any device can send and any other receive at this T, or any cable
+    carry: no placement cuts them, for all words of a pair go one way. One device alone cuts nothing."""
+    rate = max(instance.link_rates)
     bits: dict[tuple[int, int], Any] = {}
     for link in instance.links:
         for start, end, amount in link.ways:
@@ -230,7 +237,7 @@ def encode(
         np.array([len(names) for names in menu.slots], dtype=np.int64),
         np.array(pins, dtype=np.int64),
         np.array([a for a, _ in pairs], dtype=np.int64), np.array([b for _, b in pairs], dtype=np.int64), link_loads,
-        _port_blocks(instance),
+        _port_blocks(instance), np.array(instance.distance, dtype=np.int64), *_wires(instance, cycles, scale),
         *_csr(at_unit), *_cycle_arrays(hop_cycles(instance, grounded=grounded), units, pairs),
         np.array(line, dtype=np.int64), *_csr(_layers(instance, units)),
         *(np.arange(count, dtype=np.int64) for count in (len(pins), len(pairs), len(flat.members))),
@@ -279,6 +286,20 @@ def _capacities(instance: Instance, cycles: int, scale: int) -> Floats:
         link = device.word_bits_per_s * cycles * scale // instance.clock_hz
         rows.append([*device.capacities, dram, *(link - bits * scale for bits in device.host_bits)])
     return np.array(rows, dtype=np.float64)
+
+
+def _wires(instance: Instance, cycles: int, scale: int) -> tuple[Ints, Ints, Floats]:
+    """See `Problem.next_wire`, and what follows there."""
+    routing = instance.routing
+    if routing is None:
+        return np.zeros((0, 0), dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0)
+    rates = [wire.bits_per_s * cycles * scale // instance.clock_hz for wire in routing.wires]
+    targets = [wire.target for wire in routing.wires]
+    return (
+        np.array(routing.next_wire, dtype=np.int64),
+        np.array(targets, dtype=np.int64),
+        np.array(rates, dtype=np.float64),
+    )
 
 
 def _port_blocks(instance: Instance) -> Floats:

@@ -11,7 +11,8 @@ seen from the dual): each evaluation yields the load of the cheapest choice, a l
 other price. The prices are also the shadow prices of the cluster's resources.
 
 One evaluation takes milliseconds for thousands of items, so T is bisected. Where items are known, or assumed, to stand
-on certain devices (`placement.bounds.cases`), these devices are pools of their own.
+on certain devices (`placement.bounds.cases`), these devices are pools of their own. Of the network it knows nothing, so
+it holds over a switch as on cables.
 """
 
 from __future__ import annotations

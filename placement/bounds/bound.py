@@ -5,7 +5,7 @@ smaller one (feasibility is monotone in T). Only INFEASIBLE counts: a solver tha
 All arithmetic is integer, so a bound does not hang on floating-point tolerances.
 
 Cheapest first: `single_bound`, `aggregate_bound`, `placement.bounds.cases`, `placement.bounds.packing`,
-`placement.bounds.neighbourhood`, `placement.bounds.window`.
+`placement.bounds.cuts`, `placement.bounds.neighbourhood`, `placement.bounds.window`.
 """
 
 from __future__ import annotations

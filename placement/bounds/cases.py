@@ -3,7 +3,8 @@
 An item that takes most of a device leaves a remainder that the aggregate bound, with all devices melted together, hands
 to everyone: DRAM bandwidth beside memory that is full is of little use. So the largest items are put on devices, one
 after another, and a device that holds one is a pool of its own in `placement.bounds.aggregate`. T is impossible if
-every way of putting them is refuted. Equal devices that hold none yet are one case.
+every way of putting them is refuted. Equal devices that hold none yet are one case, on cables too: where a device
+stands is dropped with links and hops.
 """
 
 from __future__ import annotations

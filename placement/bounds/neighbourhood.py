@@ -5,6 +5,9 @@ the device sends and receives. If no S that contains i does, T is impossible, wi
 looks at one device alone, so it holds and stays sharp on clusters of a hundred. Blocks are each item's least, resource
 by resource; DRAM, tiles, pins and what the other devices do are dropped, and hops are equal as far as links touch the
 device.
+
+A device on cables sends and receives no more than all of them carry; what it passes on would only take of that. A link
+that leaves it has one hop at least, and as many at most as the longest way has cables.
 """
 
 from __future__ import annotations
@@ -159,17 +162,26 @@ class _Graph:
         return model
 
     def _equal_hops(self, model: cp_model.CpModel, here: dict[int, cp_model.IntVar]) -> None:
-        """Crossings around every cycle that lies near cancel; links between units that are both elsewhere may cross or
-        not."""
-        crosses: dict[tuple[int, int], cp_model.IntVar] = {}
+        """Hops around every cycle that lies near cancel; links between units that are both elsewhere may have any."""
+        farthest = max(1, *map(max, self.instance.distance))
+        hops: dict[tuple[int, int], cp_model.IntVar] = {}
         for cycle in self.cycles:
             if any(a not in here or b not in here for a, b in cycle):
                 continue
             for a, b in cycle:
-                pair = (min(a, b), max(a, b))
-                if pair not in crosses:
-                    literal = crosses[pair] = model.new_bool_var("")
-                    model.add_bool_or([here[a].negated(), here[b], literal])
-                    model.add_bool_or([here[b].negated(), here[a], literal])
-                    model.add_bool_or([here[a].negated(), here[b].negated(), literal.negated()])
-            model.add(sum(sign * crosses[min(a, b), max(a, b)] for (a, b), sign in cycle.items()) == 0)
+                pair = self._hop_of(a, b)
+                if pair not in hops:
+                    crosses = model.new_bool_var("")
+                    model.add_bool_or([here[a].negated(), here[b], crosses])
+                    model.add_bool_or([here[b].negated(), here[a], crosses])
+                    model.add_bool_or([here[a].negated(), here[b].negated(), crosses.negated()])
+                    hops[pair] = crosses
+                    if farthest > 1:
+                        hops[pair] = model.new_int_var(0, farthest, "")
+                        model.add(hops[pair] >= crosses)
+                        model.add(hops[pair] <= farthest * crosses)
+            model.add(sum(sign * hops[self._hop_of(a, b)] for (a, b), sign in cycle.items()) == 0)
+
+    def _hop_of(self, a: int, b: int) -> tuple[int, int]:
+        """Units whose hops are one: over a switch there and back are as many."""
+        return (a, b) if self.instance.cables else (min(a, b), max(a, b))

@@ -75,7 +75,8 @@ def unit_sizes(flat: Flat, units: list[int], limits: Ints, cycles: int) -> list[
 
 def _split(instance: Instance, sizes: list[Size]) -> tuple[list[tuple[Size, int]], tuple[int, int, int]]:
     """(large sizes with their counts, largest first; the sum of the rest, each at its least over parts)."""
-    least = [max(1, min(device.capacities[r] for device in instance.devices)) for r in range(3)]
+    used = [device for device in instance.devices if any(device.capacities)] or instance.devices
+    least = [max(1, min(device.capacities[r] for device in used)) for r in range(3)]
 
     def share(size: Size) -> float:
         return max(max(costs[r] / least[r] for r in range(3)) for costs in size if costs is not None)
@@ -93,7 +94,8 @@ def _order_by_load(
     instance: Instance, flat: Flat, model: cp_model.CpModel, large: list[tuple[Size, int]],
     places: dict[tuple[int, int], cp_model.IntVar],
 ) -> None:  # fmt: skip
-    """Redundant up to renaming: of equal devices an earlier one carries at least as many DSP blocks of large items."""
+    """Redundant up to renaming: of equal devices an earlier one carries at least as many DSP blocks of large items.  On
+    cables too, for where a device stands is dropped."""
     latest: dict[object, int] = {}
     for n, device in enumerate(instance.devices):
         earlier = latest.get(device.shape)

@@ -3,7 +3,8 @@
 The network often binds in one place: early layers move pictures fatter than any link, so their engines must share a
 device that cannot hold them all. The sub-graph of a few consecutive layers (forward, error and gradient) shows that,
 however many devices stand around. Kept are configurations, tiles, couplings, blocks, DRAM, links, and equal hops around
-cycles inside the window; dropped are pins, and everything outside.
+cycles inside the window; dropped are pins, and everything outside. On cables all devices stay where they stand, with
+the ways between them: what the rest of the network sends over the same cables is dropped.
 
 Each window is first given to the annealing: what has a placement refutes nothing, and most windows have one at once.
 Only the others go to CP-SAT, those that refuted a smaller T first.
@@ -18,15 +19,17 @@ from dataclasses import dataclass, replace
 from placement.annealing import anneal, encode
 from placement.annealing.settle import settle
 from placement.exact.model import (
+    MOST_WIRE_TERMS,
     NO_FAMILY,
     Answer,
     Effort,
     Family,
     Model,
     build_model,
-    crossing,
     decide,
     order_equal_devices,
+    walked,
+    wire_terms,
 )
 from placement.problem.flat import Flat, flatten
 from placement.problem.instance import Instance, Item
@@ -100,6 +103,8 @@ class Windows:
                 return False
         if self.seconds_left <= 0:
             return False
+        if wire_terms(window.instance) > MOST_WIRE_TERMS:
+            return False
         options = window.table.at(cycles)
         if options.without_choice() or not all(options.tiles.values()):
             return True
@@ -135,7 +140,8 @@ def window_members(instance: Instance) -> list[list[int]]:
 
 
 def sub_instance(instance: Instance, members: list[int]) -> Instance:
-    """The items of a window with the links between them, unpinned, on as many devices of each sort as they could use.
+    """The items of a window with the links between them, unpinned, on as many devices of each sort as they could use;
+    on cables, where each is one of its own, on all of them.
 
     Tile groups keep the members inside the window only."""
     items: list[Item] = [replace(instance.items[i], pinned=None) for i in members]
@@ -143,9 +149,9 @@ def sub_instance(instance: Instance, members: list[int]) -> Instance:
     links = tuple(link for link in instance.links if link.source in names and link.target in names)
     devices = []
     count: Counter[object] = Counter()
-    for device in instance.devices:
-        count[device.shape] += 1
-        if count[device.shape] <= len(items):
+    for device, sort in zip(instance.devices, instance.sorts, strict=True):
+        count[sort] += 1
+        if count[sort] <= len(items):
             devices.append(device)
     return replace(
         instance, name=f"{instance.name} window", items=tuple(items), links=links, devices=tuple(devices)
@@ -153,6 +159,6 @@ def sub_instance(instance: Instance, members: list[int]) -> Instance:
 
 
 def equal_hops_inside(model: Model) -> None:
-    """Crossings along the two ways around every cycle of the window are equal. Hops at its entrances are free."""
+    """Hops along the two ways around every cycle of the window are equal. Those at its entrances are free."""
     for cycle in encode.hop_cycles(model.instance, grounded=False):
-        model.solver.add(sum(sign * crossing(model, source, target) for (source, target), sign in cycle.items()) == 0)
+        model.solver.add(sum(sign * walked(model, source, target) for (source, target), sign in cycle.items()) == 0)

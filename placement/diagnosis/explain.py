@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 from placement.bounds.bound import demand_at, next_level_below
 from placement.problem.instance import Instance
 from placement.problem.options import OptionTable
@@ -51,18 +53,22 @@ def binding_of(instance: Instance, table: OptionTable, assignment: Assignment, b
 
 def _rates_at_limit(instance: Instance, assignment: Assignment, cycles: int) -> list[Binding]:
     """Links and DRAM whose load would not fit at T − 1."""
-    loads, clock = loads_of(instance, assignment), instance.clock_hz
+    loads, clock, routing = loads_of(instance, assignment), instance.clock_hz, instance.routing
     found = []
     for n, device in enumerate(instance.devices):
         # a channel has its part of the bandwidth
         fullest = max(loads.channels[n]) * device.dram_channels
-        rates = (
-            ("dram", "DRAM bytes", fullest, device.dram_bytes_per_s),
-            ("links", "egress bits", loads.egress[n], device.word_bits_per_s),
-            ("links", "ingress bits", loads.ingress[n], device.word_bits_per_s),
-        )
-        for kind, unit, demand, capacity in rates:
+        rates = [("dram", device.name, "DRAM bytes", Fraction(fullest), Fraction(device.dram_bytes_per_s))]
+        if routing is None:
+            rates.append(("links", device.name, "egress bits", loads.egress[n], device.word_bits_per_s))
+            rates.append(("links", device.name, "ingress bits", loads.ingress[n], device.word_bits_per_s))
+        else:
+            rates += [
+                ("links", f"cable {routing.names[k]}", "bits", loads.wires[k], Fraction(routing.wires[k].bits_per_s))
+                for k in routing.leaving[n]
+            ]
+        for kind, where, unit, demand, capacity in rates:
             if cycles_needed(demand, capacity, clock) == cycles:
-                reason = f"{device.name}: {demand} {unit} a frame at {capacity} a second take {cycles} cycles a frame"
+                reason = f"{where}: {demand} {unit} a frame at {capacity} a second take {cycles} cycles a frame"
                 found.append(Binding(kind=kind, reason=reason))
     return found

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from hdl.errors import InfeasibleError, Problem, TooLargeError
 from placement.bounds.bound import demand_at
-from placement.exact.model import Answer, Effort, Family, build_model, decide
+from placement.exact.model import MOST_WIRE_TERMS, Answer, Effort, Family, build_model, decide, wire_terms
 from placement.problem.instance import RESOURCES, Instance
 from placement.problem.options import OptionTable
 
@@ -68,7 +68,7 @@ def explain_infeasible(
         return InfeasibleError.listing(where, short)
     options = table.at(cycles)
     choices = sum(len(menu.get(device.part, ())) for menu in options.by_part for device in instance.devices)
-    if options.without_choice() or choices > MOST_CHOICES:
+    if options.without_choice() or choices > MOST_CHOICES or wire_terms(instance) > MOST_WIRE_TERMS:
         return InfeasibleError(f"{where}: {basis or 'the constraints exclude it together'}", FEWER_FRAMES)
     helpful = _helpful_relaxations(instance, table, cycles, effort)
     fault = smallest_fault(instance, table, cycles, effort)
@@ -121,6 +121,8 @@ def _filtered(constraints: list[Constraint], infeasible: Callable[[list[Constrai
 
 def _singles(instance: Instance, family: Family) -> list[Constraint]:
     """The single constraints of a family; one without a name where they come only together."""
+    if family is Family.LINKS and instance.routing is not None:
+        return [(family, name) for name in instance.routing.names]
     if family in (Family.DSP, Family.M20K, Family.ALM, Family.DRAM, Family.LINKS):
         return [(family, device.name) for device in instance.devices]
     if family is Family.PINS:

@@ -11,6 +11,12 @@
     (5)  d̃[l,n] = 1                                                                for every layer l pinned to n
     (6)  S ≤ S[l,n](c) for every configuration in use; maximise S
 
+On cables (3) is one for every direction w of a cable, over l and k with w on the way from l's device to k's, and (4)
+counts the cables of a way:
+
+    (3)  Σ_l Σ_k Σ_n Σ_m [w on the way n → m] · d̃[l,n] · d̃[k,m] · S · F[l,k] ≤ C[w]
+    (4)  H[l] = H[k] + Σ_n Σ_m distance(n, m) · d̃[k,n] · d̃[l,m]
+
 This is the baseline and the proof of semantics, not the fast way (`placement.search.search` is). Nothing is contracted,
 no bound is computed but by refutation, no symmetry is broken. Products of two variables are linearised exactly. S
 enters as the integer T = ⌊clock / S⌋ cycles a frame, so that the fast way and this one decide the same question.
@@ -21,11 +27,13 @@ enters as the integer T = ⌊clock / S⌋ cycles a frame, so that the fast way a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 from ortools.sat.python import cp_model
 
-from hdl.errors import InfeasibleError, OutOfTimeError
+from hdl.errors import DagtrainError, InfeasibleError, OutOfTimeError
 from placement.exact.model import Answer, Effort, solve
 from placement.problem.deadline import Deadline
 from placement.problem.flat import check_magnitudes
@@ -36,6 +44,8 @@ from placement.problem.ports import added_by_peers
 from placement.problem.restrict import Restricted
 from placement.problem.settings import OnProgress, Progress, SearchOptions
 
+# products d̃[l,n] · d̃[k,m] on cables, at most: above, it would be years
+MOST_PRODUCTS = 200_000
 # bisection ends when the two throughputs differ by less than this share
 PRECISION = 0.05
 
@@ -49,9 +59,17 @@ def literal_plan(
     Raises:
         InfeasibleError: refuted at the slowest T (or at `least_fps`).
         OutOfTimeError: neither a placement nor a refutation within the budgets.
+        DagtrainError: on cables, more products than `MOST_PRODUCTS`.
     """
     instance = problem.instance
     check_magnitudes(instance)
+    products = len(_joined(instance)) * len(instance.devices) ** 2 if instance.cables else 0
+    if products > MOST_PRODUCTS:
+        raise DagtrainError(
+            f"placement instance {instance.name!r}: equations (1)–(6) on cables have {products} products of two "
+            f"variables, more than {MOST_PRODUCTS}",
+            "take the default solver, or fewer devices",
+        )
     table = OptionTable(instance)
     levels = table.levels()
     slowest = int(instance.clock_hz // options.least_fps) if options.least_fps else _slowest(instance, levels[-1])
@@ -104,7 +122,7 @@ def _slowest(instance: Instance, slowest_engine: int) -> int:
     bits += sum((bits for device in instance.devices for bits in device.host_bits), Fraction(0))
     traffic = sum(max(c.dram_bytes_per_frame for cs in item.configurations.values() for c in cs)
                   for item in instance.items)  # fmt: skip
-    rates = [device.word_bits_per_s for device in instance.devices if device.word_bits_per_s]
+    rates = [rate for rate in instance.link_rates if rate]
     drams = [device.dram_bytes_per_s for device in instance.devices if device.dram_bytes_per_s]
     needs = [slowest_engine, 1]
     needs += [-int(-bits * instance.clock_hz // rate) for rate in rates]
@@ -162,6 +180,9 @@ def decide(instance: Instance, table: OptionTable, cycles: int, effort: Effort) 
             port += sum(added * more for added, more in peers.get((n, name), ()))
             model.add(used + port <= limit)
 
+    # d̃[k,n] · d̃[l,m] on cables, whose ways differ
+    both = _both_placed(instance, model, on) if instance.cables else {}
+
     # (3), bits a frame scaled to integers
     scale = instance.link_scale
     bits = [int(link.bits_per_frame * scale) for link in instance.links]
@@ -172,16 +193,15 @@ def decide(instance: Instance, table: OptionTable, cycles: int, effort: Effort) 
         flows = list(zip(bits, credits, ends, strict=True))
         model.add(out + sum(F * apart[l, k, n] + C * apart[k, l, n] for F, C, (l, k) in flows) <= limit)
         model.add(into + sum(F * apart[k, l, n] + C * apart[l, k, n] for F, C, (l, k) in flows) <= limit)
+    _limit_cables(instance, model, cycles, both)
 
     # (4), and hops 0 where nothing arrives
-    hops = {l: model.new_int_var(0, len(instance.items), f"H[{l}]") for l in hop_order(instance)}
-    arriving = set()
-    for link, (k, l) in zip(instance.links, ends, strict=True):
-        if link.kind.hops_must_match:
-            model.add(hops[l] == hops[k] + sum(apart[l, k, n] for n in devices))
-            arriving.add(l)
-    for l in set(layers) - arriving:
-        model.add(hops[l] == 0)
+    def walked(k: int, l: int) -> Any:
+        if instance.cables:
+            return sum(instance.distance[n][m] * both[k, l, n, m] for n in devices for m in devices)
+        return sum(apart[l, k, n] for n in devices)
+
+    _equal_hops(instance, model, walked)
 
     # (5)
     for l, item in enumerate(instance.items):
@@ -195,6 +215,60 @@ def decide(instance: Instance, table: OptionTable, cycles: int, effort: Effort) 
         places = tuple(chosen[l][0] for l in layers)
         return Answer.FEASIBLE, Assignment(places, tuple(chosen[l][1] for l in layers))
     return (Answer.INFEASIBLE if status == cp_model.INFEASIBLE else Answer.UNKNOWN), None
+
+
+def _equal_hops(instance: Instance, model: cp_model.CpModel, walked: Callable[[int, int], Any]) -> None:
+    """(4); ``walked``: hops from one item to another."""
+    farthest = max(1, *map(max, instance.distance))
+    hops = {l: model.new_int_var(0, farthest * len(instance.items), f"H[{l}]") for l in hop_order(instance)}
+    arriving = set()
+    for link in instance.links:
+        if link.kind.hops_must_match:
+            k, l = instance.item_index[link.source], instance.item_index[link.target]
+            model.add(hops[l] == hops[k] + walked(k, l))
+            arriving.add(l)
+    for l in set(range(len(instance.items))) - arriving:
+        model.add(hops[l] == 0)
+
+
+def _joined(instance: Instance) -> set[tuple[int, int]]:
+    """Pairs of items between which words go, credits too; none with itself."""
+    ends = ((instance.item_index[start], instance.item_index[end]) for link in instance.links for start, end, _ in
+            link.ways)  # fmt: skip
+    return {(start, end) for start, end in ends if start != end}
+
+
+def _both_placed(
+    instance: Instance, model: cp_model.CpModel, on: dict[tuple[int, int], cp_model.IntVar]
+) -> dict[tuple[int, int, int, int], cp_model.IntVar]:
+    """(l, k, n, m) → whether item l stands on device n and item k on m, of all items that words go between."""
+    devices, both = range(len(instance.devices)), {}
+    for l, k in sorted(_joined(instance)):
+        for n in devices:
+            for m in devices:
+                product = both[l, k, n, m] = model.new_bool_var(f"both[{l},{k},{n},{m}]")
+                model.add_bool_and([on[l, n], on[k, m]]).only_enforce_if(product)
+                model.add_bool_or([on[l, n].negated(), on[k, m].negated(), product])
+    return both
+
+
+def _limit_cables(
+    instance: Instance, model: cp_model.CpModel, cycles: int,
+    both: dict[tuple[int, int, int, int], cp_model.IntVar],
+) -> None:  # fmt: skip
+    """(3) for every direction of a cable."""
+    if instance.routing is None:
+        return
+    loads: list[list[cp_model.LinearExpr]] = [[] for _ in instance.routing.wires]
+    for link in instance.links:
+        for start, end, bits in link.ways:
+            l, k = instance.item_index[start], instance.item_index[end]
+            for n in range(len(instance.devices)) if l != k else ():
+                for m in range(len(instance.devices)):
+                    for w in instance.routing.way(n, m):
+                        loads[w].append(int(bits * instance.link_scale) * both[l, k, n, m])
+    for wire, load in zip(instance.routing.wires, loads, strict=True):
+        model.add(sum(load) <= wire.bits_per_s * cycles * instance.link_scale // instance.clock_hz)
 
 
 def _peer_costs(

@@ -5,6 +5,7 @@ Variables, in English:
     picks[i, n, k]   … and is built there with its configuration k                          (d of the poster)
     tile[g, t]       the items of tile group g share tile t
     crosses[i, j]    items i and j, joined by links i → j, stand on different devices
+    walks[i, j]      cables on the way from item i to item j, where there is no switch
     sends[i, j, n]   item i stands on device n, and item j, joined to it by links, elsewhere
     peers[n]         by number k: device n exchanges words with k other devices or more
     hops[i]          network hops from the input to item i along activation and error links (H of the poster)
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import enum
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from math import inf
@@ -31,6 +32,7 @@ from placement.problem.instance import PORT_RESOURCES, Instance, hop_order
 from placement.problem.options import Options
 from placement.problem.plan import Assignment
 from placement.problem.ports import added_by_peers
+from placement.problem.routes import Routing
 
 
 class Family(enum.Enum):
@@ -48,6 +50,8 @@ class Family(enum.Enum):
 
 
 NO_FAMILY: frozenset[Family] = frozenset()
+# terms of ways over cables (`wire_terms`) beyond which nobody builds the model
+MOST_WIRE_TERMS = 50_000
 
 
 @dataclass
@@ -61,6 +65,7 @@ class Model:
     picks: dict[tuple[int, int, int], cp_model.IntVar] = field(default_factory=dict)
     tile: dict[tuple[str, str], cp_model.IntVar] = field(default_factory=dict)
     crosses: dict[tuple[int, int], cp_model.IntVar] = field(default_factory=dict)
+    walks: dict[tuple[int, int], cp_model.IntVar] = field(default_factory=dict)
     sends: dict[tuple[int, int, int], cp_model.IntVar] = field(default_factory=dict)
     peers: dict[int, list[cp_model.IntVar]] = field(default_factory=dict)
     hops: dict[int, cp_model.IntVar] = field(default_factory=dict)
@@ -170,27 +175,20 @@ def respect_links(model: Model) -> None:
     l and k exchanged: ingress.  Credits of a link are in F[k,l].
 
     The product is linearised by a literal that is forced to 1 where it is 1; nothing gains from it being 1
-    elsewhere. A link fatter than every device's rate cannot be cut, so its ends are joined outright.
+    elsewhere.
     """
-    instance, solver = model.instance, model.solver
+    instance = model.instance
+    if instance.routing is not None:
+        respect_wires(model, instance.routing)
+        return
     scale = instance.link_scale
-    bits: dict[tuple[int, int], int] = {}
-    for link in instance.links:
-        for source, target, a_frame in link.ways:
-            pair = (instance.item_index[source], instance.item_index[target])
-            bits[pair] = bits.get(pair, 0) + int(a_frame * scale)
     budgets = [
         device.word_bits_per_s * model.options.cycles_per_frame * scale // instance.clock_hz
         for device in instance.devices
     ]
     egress: list[list[cp_model.LinearExpr]] = [[] for _ in instance.devices]
     ingress: list[list[cp_model.LinearExpr]] = [[] for _ in instance.devices]
-    for (i, j), amount in bits.items():
-        if amount == 0 or i == j:
-            continue
-        if amount > max(budgets) and not model.relaxed:
-            solver.add(crossing(model, i, j) == 0)
-            continue
+    for i, j, amount in _streams(model, max(budgets)):
         for n in range(len(instance.devices)):
             for end, other, load in ((i, j, egress), (j, i, ingress)):
                 if (end, n) in model.on:
@@ -198,12 +196,80 @@ def respect_links(model: Model) -> None:
     for n, budget in enumerate(budgets):
         for load, host in zip((egress, ingress), instance.devices[n].host_bits, strict=True):
             if (load[n] or host) and model.holds(Family.LINKS, instance.devices[n].name):
-                solver.add(sum(load[n]) <= budget - int(host * scale))
+                model.solver.add(sum(load[n]) <= budget - int(host * scale))
+
+
+def respect_wires(model: Model, routing: Routing) -> None:
+    """(3) where there is no switch:  Σ_l Σ_k S·F[l,k] ≤ C[w]   for every direction w of a cable, over items l and k
+    with w on the way from l's device to k's.
+
+    A literal is 1 where w is on that way.  All devices from which w leads to the same ones are taken together: where l
+    stands on one of these, and k on one of those, it is forced to 1; nothing gains from it being 1 elsewhere."""
+    instance, solver = model.instance, model.solver
+    budgets = [
+        wire.bits_per_s * model.options.cycles_per_frame * instance.link_scale // instance.clock_hz
+        for wire in routing.wires
+    ]
+    loads: list[list[cp_model.LinearExpr]] = [[] for _ in routing.wires]
+    for i, j, amount in _streams(model, max(budgets)):
+        for w, rows in enumerate(routing.carried):
+            through: cp_model.IntVar | None = None
+            for sources, targets in rows:
+                here = [model.on[i, n] for n in sources if (i, n) in model.on]
+                there = [model.on[j, n] for n in targets if (j, n) in model.on]
+                if here and there:
+                    through = solver.new_bool_var("") if through is None else through
+                    solver.add(sum(here) + sum(there) <= 1 + through)
+            if through is not None:
+                loads[w].append(amount * through)
+    for w, load in enumerate(loads):
+        if load and model.holds(Family.LINKS, routing.names[w]):
+            solver.add(sum(load) <= budgets[w])
+
+
+def _streams(model: Model, widest: int) -> Iterator[tuple[int, int, int]]:
+    """(item, item, bits a frame from the one to the other, scaled to integers) of all that may be cut.  What is fatter
+    than all links are at this T can't be, so its ends are joined outright."""
+    instance = model.instance
+    bits: dict[tuple[int, int], int] = {}
+    for link in instance.links:
+        for source, target, a_frame in link.ways:
+            pair = (instance.item_index[source], instance.item_index[target])
+            bits[pair] = bits.get(pair, 0) + int(a_frame * instance.link_scale)
+    for (i, j), amount in bits.items():
+        if amount == 0 or i == j:
+            continue
+        if amount > widest and not model.relaxed:
+            model.solver.add(crossing(model, i, j) == 0)
+            continue
+        yield i, j, amount
+
+
+def wire_terms(instance: Instance) -> int:
+    """How many terms `respect_wires` and `walked` add at most: what makes the model large where there is no switch; 0
+    with one."""
+    if instance.routing is None:
+        return 0
+    homes = [
+        {n for n in range(len(instance.devices)) if instance.configurations(i, n)} for i in range(len(instance.items))
+    ]
+    pairs = {(start, end) for link in instance.links for start, end, _ in link.ways if start != end}
+    rows = [(set(sources), set(targets)) for rows in instance.routing.carried for sources, targets in rows]
+    size: dict[tuple[frozenset[int], frozenset[int]], int] = {}
+    total = 0
+    for start, end in pairs:
+        key = (frozenset(homes[instance.item_index[start]]), frozenset(homes[instance.item_index[end]]))
+        if key not in size:
+            met = ((len(sources & key[0]), len(targets & key[1])) for sources, targets in rows)
+            ways = sum(here + there for here, there in met if here and there)
+            size[key] = ways + len(key[0]) * len(key[1])
+        total += size[key]
+    return total
 
 
 def equal_hops(model: Model) -> None:
     """(4)  H[l] = H[k] + Σ_n d̃[l,n] · (1 − d̃[k,n])   for every activation or error link k → l; H = 0 where none
-    arrives.
+    arrives.  Without a switch a way counts as many hops as it has cables.
 
     Stash, weight and gradient links are exempt: what they carry waits in buffers, for a round trip or a batch.
     """
@@ -214,10 +280,11 @@ def equal_hops(model: Model) -> None:
             source, target = instance.item_index[link.source], instance.item_index[link.target]
             predecessors.setdefault(target, set()).add(source)
     depth: dict[int, int] = {}
+    farthest = max(1, *map(max, instance.distance))
     for i in hop_order(instance):
-        depth[i] = max((depth[p] + 1 for p in predecessors.get(i, ())), default=0)
+        depth[i] = max((depth[p] + farthest for p in predecessors.get(i, ())), default=0)
         model.hops[i] = model.solver.new_int_var(0, depth[i], f"hops[{i}]")
-        arrivals = [model.hops[p] + crossing(model, p, i) for p in sorted(predecessors.get(i, ()))]
+        arrivals = [model.hops[p] + walked(model, p, i) for p in sorted(predecessors.get(i, ()))]
         if model.holds(Family.HOPS, instance.items[i].name):
             for arrival in arrivals:
                 model.solver.add(model.hops[i] == arrival)
@@ -271,10 +338,10 @@ def order_equal_devices(model: Model) -> None:
     up to renaming devices. Not to be combined with a hint, which may be one of the mirror images."""
     instance, solver = model.instance, model.solver
     pinned = {item.pinned for item in instance.items}
-    groups: dict[tuple[object, ...], list[int]] = {}
+    groups: dict[object, list[int]] = {}
     for n, device in enumerate(instance.devices):
         if device.name not in pinned:
-            groups.setdefault(device.shape, []).append(n)
+            groups.setdefault(instance.sorts[n], []).append(n)
     for group in groups.values():
         for earlier, later in itertools.pairwise(group):
             used_before: cp_model.IntVar | None = None
@@ -302,6 +369,8 @@ def add_hint(model: Model, assignment: Assignment) -> None:
             model.solver.add_hint(variable, int(hit))
     for (i, j), variable in model.crosses.items():
         model.solver.add_hint(variable, int(assignment.devices[i] != assignment.devices[j]))
+    for (i, j), variable in model.walks.items():
+        model.solver.add_hint(variable, model.instance.distance[assignment.devices[i]][assignment.devices[j]])
 
 
 class Answer(enum.Enum):
@@ -367,7 +436,8 @@ def cheapest_configurations(instance: Instance, options: Options, assignment: As
 
 
 def fewest_crossings(instance: Instance, options: Options, assignment: Assignment, effort: Effort) -> Assignment:
-    """A placement at the same T in which fewer streams cross the network: each costs a sender, a receiver and latency.
+    """A placement at the same T in which fewer streams cross the network, or go over fewer cables: each costs a sender,
+    a receiver and latency.
 
     The assignment itself if none better is found within the effort."""
     model = build_model(instance, options)
@@ -376,7 +446,7 @@ def fewest_crossings(instance: Instance, options: Options, assignment: Assignmen
         for link in instance.links
         if link.source != link.target
     }
-    model.solver.minimize(sum(crossing(model, i, j) for i, j in sorted(pairs)))
+    model.solver.minimize(sum(walked(model, i, j) for i, j in sorted(pairs)))
     add_hint(model, assignment)
     answer, found = decide(model, effort)
     return found if answer is Answer.FEASIBLE and found is not None else assignment
@@ -485,6 +555,20 @@ def sending(model: Model, end: int, other: int, n: int) -> cp_model.IntVar:
         elsewhere = [model.on[other, n]] if (other, n) in model.on else []
         model.solver.add_bool_or([model.on[end, n].negated(), *elsewhere, literal])
     return model.sends[key]
+
+
+def walked(model: Model, i: int, j: int) -> cp_model.IntVar:
+    """Hops from item i to item j: the literal of `crossing` over a switch, else how many cables are on the way."""
+    instance, solver = model.instance, model.solver
+    if instance.routing is None:
+        return crossing(model, i, j)
+    if (i, j) not in model.walks:
+        model.walks[i, j] = solver.new_int_var(0, max(map(max, instance.distance)), f"walks[{i},{j}]")
+        for n, far in enumerate(instance.distance):
+            if (i, n) in model.on:
+                cables = sum(cables * _on(model, j, m) for m, cables in enumerate(far))
+                solver.add(model.walks[i, j] == cables).only_enforce_if(model.on[i, n])
+    return model.walks[i, j]
 
 
 def crossing(model: Model, i: int, j: int) -> cp_model.IntVar:

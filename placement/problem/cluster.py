@@ -36,6 +36,7 @@ from placement.problem.network import (
     network_problems,
     word_problems,
 )
+from placement.problem.routes import Routing
 from placement.problem.tables import Name, Number, Table, device_names, entries, repeated
 
 Share = Annotated[Number, Field(gt=0, le=1, description="a share above 0 and at most 1")]
@@ -209,12 +210,12 @@ class Cluster:
                 m20k=device.board.m20k,
                 alm=device.board.alm,
                 dram_bytes_per_s=device.board.dram_bytes_per_s,
-                link_bits_per_s=device.board.link_bits_per_s,
+                link_bits_per_s=self.routing.bits_per_s(n) if self.routing else device.board.link_bits_per_s,
                 dram_channels=device.board.dram_channels,
                 clock_hz=device.board.clock_hz if device.name in self.periods else 0,
                 link_efficiency=self.network.efficiency,
             )
-            for device in self.devices
+            for n, device in enumerate(self.devices)
         )
 
     @property
@@ -226,6 +227,13 @@ class Cluster:
     def network_cycles(self) -> int:
         """Cycles between two devices that buffers allow for."""
         return self.network.allowed_cycles(self.clock_hz)
+
+    @cached_property
+    def routing(self) -> Routing | None:
+        """By which cables words go; None: all devices hang on one switch."""
+        network = self.network
+        names = tuple(device.name for device in self.devices)
+        return Routing(names, network.cables, network.mesh_columns) if network.cables else None
 
     @cached_property
     def periods(self) -> Mapping[str, Fraction]:
@@ -352,8 +360,8 @@ _TABLES: Mapping[str, type[Table]] = {
 
 
 def _table_of(location: list[Any]) -> type[Table]:
-    names = [key for key in location[:-1] if isinstance(key, str)]
-    return _TABLES.get(names[-1], FileTables) if names else FileTables
+    names = [key for key in location[:-1] if key in _TABLES]
+    return _TABLES[names[-1]] if names else FileTables
 
 
 def _keys(location: list[Any]) -> str:
@@ -553,6 +561,7 @@ def _cluster(tables: FileTables, raw: Mapping[str, Any]) -> Cluster:
         devices=tuple(devices),
         network=network_of(
             tables.network,
+            tables.cable,
             raw,
             _link_word_bits(tables),
             clocked=any(device.board.mac_clock_hz for device in devices),

@@ -16,13 +16,14 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import lcm
 from typing import Any
 
 from hdl.errors import DagtrainError
 from hdl.records import exact, read_record
 from hdl.tensor import Kind
+from placement.problem.routes import Cable, Routing, neighbours, unreached
 
 INSTANCE_SCHEMA = 3
 
@@ -152,7 +153,7 @@ class Device:
     alm: int
     # usable DRAM bandwidth, bytes a second
     dram_bytes_per_s: int
-    # of its cable, each direction, bits a second
+    # of its cable to the switch or of all its cables, each direction, bits a second
     link_bits_per_s: int
     # memory channels, each with an equal part of the bandwidth
     dram_channels: int = 1
@@ -185,7 +186,8 @@ class Device:
 
     @property
     def shape(self) -> tuple[Hashable, ...]:
-        """Everything but the name: devices of equal shape are interchangeable."""
+        """Everything but the name: devices of equal shape hold the same.  Which ones are interchangeable says
+        `Instance.sorts`."""
         rates = (self.dram_bytes_per_s, self.word_bits_per_s, self.dram_channels, self.clock_hz)
         return (self.part, self.dsp, self.m20k, self.alm, *rates, self.port)
 
@@ -203,28 +205,6 @@ class Framing:
     keyed: bool
     # cycles of the instance's clock until what is sent is known to have arrived
     round_trip_cycles: int
-
-
-@exact
-@dataclass(frozen=True, kw_only=True)
-class Cable:
-    """A cable between ports of two devices."""
-
-    a: str
-    a_port: int
-    b: str
-    b_port: int
-
-
-@exact
-@dataclass(frozen=True, kw_only=True)
-class Route:
-    """The way of words from one device to another where there is no switch."""
-
-    source: str
-    target: str
-    # devices that pass them on
-    through: tuple[str, ...]
 
 
 @exact
@@ -257,7 +237,8 @@ class Instance:
     framing: Framing | None = None
     # none: all devices hang on one switch
     cables: tuple[Cable, ...] = ()
-    routes: tuple[Route, ...] = ()
+    # of a mesh, whose devices stand row by row, which decides by which cables words go (`placement.problem.routes`)
+    mesh_columns: int = 0
     exchanges: tuple[Exchange, ...] = ()
     # free text carried into the plan (model file, cluster file …)
     notes: Mapping[str, str] = field(default_factory=dict)
@@ -292,6 +273,33 @@ class Instance:
         denominators = {bits.denominator for link in self.links for *_, bits in link.ways}
         return lcm(*denominators, *(bits.denominator for device in self.devices for bits in device.host_bits))
 
+    @property
+    def routing(self) -> Routing | None:
+        """By which cables words go; None: all devices hang on one switch."""
+        return _routing(tuple(self.device_index), self.cables, self.mesh_columns) if self.cables else None
+
+    @cached_property
+    def distance(self) -> tuple[tuple[int, ...], ...]:
+        """distance[source][target]: hops from device to device, 1 over a switch, else cables."""
+        if self.routing is not None:
+            return self.routing.distance
+        count = range(len(self.devices))
+        return tuple(tuple(int(source != target) for target in count) for source in count)
+
+    @cached_property
+    def link_rates(self) -> tuple[Fraction, ...]:
+        """Bits of words a second of all that a stream may have to go through, one direction: what each device has at a
+        switch, else each cable."""
+        if self.cables:
+            return tuple(Fraction(cable.bits_per_s) for cable in self.cables)
+        return tuple(device.word_bits_per_s for device in self.devices)
+
+    @cached_property
+    def sorts(self) -> tuple[Hashable, ...]:
+        """Device -> its sort: devices of one sort are interchangeable, but for pins.  On cables each is one of its
+        own, for it matters where it stands."""
+        return tuple((device.shape, n if self.cables else 0) for n, device in enumerate(self.devices))
+
     def configurations(self, item: int, device: int) -> tuple[Configuration, ...]:
         """Configurations of an item (position) on a device (position); empty if the part cannot hold it."""
         return self.items[item].configurations.get(self.devices[device].part, ())
@@ -307,6 +315,10 @@ class Instance:
             raise DagtrainError.listing(f"placement instance {self.name!r}", unknown)
         items = tuple(replace(item, pinned=pins.get(item.name, item.pinned)) for item in self.items)
         return replace(self, items=items)
+
+
+# instances that differ in their items alone share the tables
+_routing = lru_cache(maxsize=64)(Routing)
 
 
 def ticks(cycles: int, clock_hz: int, device_hz: int) -> int:
@@ -373,7 +385,7 @@ def _problems(instance: Instance) -> list[str]:
         problems.append("has no items")
     problems += _duplicates("item", [item.name for item in instance.items])
     problems += _duplicates("device", [device.name for device in instance.devices])
-    later = {"cables": instance.cables, "routes": instance.routes, "exchanges": instance.exchanges}
+    later: dict[str, tuple[Any, ...]] = {"exchanges": instance.exchanges}
     later["copies of items"] = tuple(item for item in instance.items if item.copies != 1)
     problems += [f"{what}: not built yet" for what, found in later.items() if found]
     for device in instance.devices:
@@ -383,6 +395,7 @@ def _problems(instance: Instance) -> list[str]:
         if device.dram_channels < 1:
             problems.append(f"device {device.name!r}: {device.dram_channels} memory channels")
         problems += _port_problems(instance, device)
+    problems += _cable_problems(instance)
     problems += [problem for item in instance.items for problem in _item_problems(instance, item)]
     names = {item.name for item in instance.items}
     for link in instance.links:
@@ -414,6 +427,42 @@ def _port_problems(instance: Instance, device: Device) -> list[str]:
         elif list(told) != sorted(told) or told[0] < 0:
             found.append(f"{where}: {name} of a port are {', '.join(map(str, told))}, less with more peers")
     return found
+
+
+def _cable_problems(instance: Instance) -> list[str]:
+    """What is wrong with cables, each by the names of its ends."""
+    cables, names = instance.cables, [device.name for device in instance.devices]
+    columns, found = instance.mesh_columns, list[str]()
+    if columns < 0 or (columns and not cables):
+        found.append(f"a mesh of {columns} columns with {len(cables)} cables")
+    if cables and instance.framing is not None:
+        found.append("words cross the network in frames, and over cables without a switch: only one of both")
+    ports: Counter[tuple[str, int]] = Counter()
+    for cable in cables:
+        where = f"cable {cable.a!r} - {cable.b!r}"
+        found += [f"{where}: no device named {end!r}" for end in (cable.a, cable.b) if end not in names]
+        found += _negatives(where, cable)
+        if not cable.bits_per_s:
+            found.append(f"{where}: bits_per_s is 0")
+        if cable.a == cable.b:
+            found.append(f"{where}: from a device to itself")
+        ports.update([(cable.a, cable.a_port), (cable.b, cable.b_port)])
+    found += [f"port {port} of {name!r} has {count} cables" for (name, port), count in ports.items() if count > 1]
+    pairs = Counter(frozenset((cable.a, cable.b)) for cable in cables)
+    found += [f"{' and '.join(sorted(pair))} are joined {count} times" for pair, count in pairs.items() if count > 1]
+    if found or not cables or len(set(names)) < len(names):
+        return found
+    found = [f"no cables lead to {name!r}" for name in unreached(names, cables)]
+    if columns and (len(names) % columns or set(pairs) != {frozenset(pair) for pair in neighbours(names, columns)}):
+        found.append(f"cables are not those of a mesh of {len(names)} devices in {columns} columns")
+    rates: Counter[str] = Counter()
+    for cable in cables:
+        rates.update({cable.a: cable.bits_per_s, cable.b: cable.bits_per_s})
+    return found + [
+        f"device {device.name!r}: link_bits_per_s is {device.link_bits_per_s}, its cables have {rates[device.name]}"
+        for device in instance.devices
+        if device.link_bits_per_s != rates[device.name]
+    ]
 
 
 def _item_problems(instance: Instance, item: Item) -> list[str]:
@@ -484,7 +533,10 @@ def instance_to_json(instance: Instance) -> str:
     }
     if instance.framing is not None:
         head["framing"] = vars_of(instance.framing)
-    rows = {
+    if instance.mesh_columns:
+        head["mesh_columns"] = instance.mesh_columns
+    rows = {"cables": list(map(vars_of, instance.cables))} if instance.cables else {}
+    rows |= {
         "devices": [_device_record(device) for device in instance.devices],
         "items": [_item_record(item) for item in instance.items],
         "links": [_link_record(link) for link in instance.links],

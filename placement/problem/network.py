@@ -21,6 +21,7 @@ from hdl.errors import Problem
 from hdl.link.ethernet.frame import DESCRIPTOR_BITS, LEAST_MTU, MOST_MTU, WORD_BITS, Address, FrameFormat
 from hdl.link.ethernet.packer import FLUSH_CYCLES
 from placement.problem.instance import Framing
+from placement.problem.routes import Cable, chain_cables, mesh_cables, unreached
 from placement.problem.tables import Number, Table, device_names, entries, repeated
 
 # of a device without a MAC address of its own: locally administered, then its number
@@ -33,9 +34,12 @@ WORDS_CYCLES, WORDS_ALLOWED_CYCLES = 200, 512
 # round trips of any cluster; to the host's program, and how long that may be silent
 MOST_RTT_US = 10_000
 MOST_HOST_RTT_US, MOST_SILENCE_S = 1_000_000, 1_000_000
+MOST_GBIT = 10**6
 NOT_YET = "is not built yet"
 # what boards have with Ethernet alone
-ONLY_FRAMED = ("mac", "mac_clock_mhz", "mac_word_bits", "ports")
+ONLY_FRAMED = ("mac", "mac_clock_mhz", "mac_word_bits")
+# devices that a ring has at least: two would be joined twice
+LEAST_RING = 3
 # what a planner chooses from where the file leaves it the MTU, and where it searches for a placement first: the least,
 # Ethernet's own, 4 KiB of payload with headers, jumbo frames
 MTUS = (576, 1500, 4160, 9000)
@@ -89,6 +93,7 @@ MacPort = Annotated[
     Field(description='the ports of the MAC beside the design: "axi-stream" or "avalon-st"'),
 ]
 MacBits = Annotated[Literal[64, 128, 256, 512] | None, Field(description="bits a beat of the MAC: 64, 128, 256 or 512")]
+Side = Annotated[int, Field(strict=True, ge=1, le=10_000)]
 Ports = Annotated[int, Field(strict=True, ge=1, le=16, description="a whole number of network ports, 1 to 16")]
 
 
@@ -124,6 +129,10 @@ class NetworkTable(Table):
         Literal["switch", "cables", "chain", "ring", "mesh"],
         Field(description='"switch", "cables", "chain", "ring" or "mesh"'),
     ] = "switch"
+    shape: Annotated[
+        tuple[Side, Side] | None,
+        Field(description="rows and columns of a mesh as [2, 4]: whole numbers of 1 to 10 000"),
+    ] = None
     receivers: Annotated[Literal["fifos", "pool"], Field(description='"fifos" or "pool"')] = "fifos"
     ip: Annotated[str, AfterValidator(_subnet), Field(description='an IPv4 network as "10.0.0.0/24"')] = DEFAULT_SUBNET
     host_ip: Ip = None
@@ -140,6 +149,10 @@ class CableTable(Table):
 
     a: Annotated[str, Field(description='an end as "device:port"')]
     b: Annotated[str, Field(description='an end as "device:port"')]
+    gbit_per_s: Annotated[
+        Number | None,
+        Field(gt=0, le=MOST_GBIT, description="the rate in 10⁹ bits/s, each direction, above 0 and at most 10⁶"),
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,6 +176,9 @@ class Network:
     clocked: bool = False
     # whether all receivers of a device have one memory, and none a FIFO of its own
     pooled: bool = False
+    # between which devices, where there is no switch; of a mesh, its columns
+    cables: tuple[Cable, ...] = ()
+    mesh_columns: int = 0
 
     @property
     def efficiency(self) -> Fraction:
@@ -185,6 +201,10 @@ class Network:
     def host_cycles(self, clock_hz: int) -> tuple[int, int]:
         """Of the round trip to the host's program, and those for which it may be silent."""
         return ceil(self.host_rtt_us * clock_hz / 10**6), ceil(self.host_silence_s * clock_hz)
+
+    def of_instance(self, clock_hz: int) -> dict[str, Any]:
+        """Fields of an instance on this network."""
+        return {"framing": self.framing(clock_hz), "cables": self.cables, "mesh_columns": self.mesh_columns}
 
     def framing(self, clock_hz: int) -> Framing | None:
         """What an instance says of the frames."""
@@ -221,15 +241,19 @@ class Network:
 
 
 # keys that say something without Ethernet
-FOR_WORDS = ("kind", "receivers")
+FOR_WORDS = ("kind", "receivers", "topology", "shape")
 # the network that is no Ethernet
 WORDS = Network()
 
 
-def network_of(table: NetworkTable, raw: Mapping[str, Any], word_bits: int, *, clocked: bool = False) -> Network:
+def network_of(
+    table: NetworkTable, cables: Sequence[CableTable], raw: Mapping[str, Any], word_bits: int, *, clocked: bool = False
+) -> Network:
     """The network of a file without problems."""
     if table.kind == "words":
-        return replace(WORDS, pooled=table.receivers == "pool")
+        columns = table.shape[1] if table.shape and table.topology == "mesh" else 0
+        wired = _cables(table, cables, raw) if table.topology != "switch" else ()
+        return replace(WORDS, pooled=table.receivers == "pool", cables=wired, mesh_columns=columns)
     mtu = SEARCHED_MTU if table.mtu == "auto" else table.mtu
     assert isinstance(mtu, int)
     rows = list(_rows(raw))
@@ -256,11 +280,10 @@ def network_of(table: NetworkTable, raw: Mapping[str, Any], word_bits: int, *, c
     )
 
 
-def network_problems(table: NetworkTable, cables: tuple[CableTable, ...], raw: Mapping[str, Any]) -> list[Problem]:
+def network_problems(table: NetworkTable, cables: Sequence[CableTable], raw: Mapping[str, Any]) -> list[Problem]:
     """What is wrong with the network of a file whose single values are right."""
-    if table.kind == "words":
-        return _idle_problems(raw)
-    return _later_problems(table, cables, raw) + _address_problems(table, raw) + _cable_problems(cables, raw)
+    found = _topology_problems(table, cables, raw)
+    return found + (_idle_problems(raw) if table.kind == "words" else _address_problems(table, raw))
 
 
 def word_problems(given: int | None, bits: int, table: NetworkTable) -> list[Problem]:
@@ -308,24 +331,123 @@ def _idle_problems(raw: Mapping[str, Any]) -> list[Problem]:
     found = [f"network.{key}" for key in (given if isinstance(given, dict) else {}) if key not in FOR_WORDS]
     found += [f"board[{i}].{key}" for i, row in entries(raw, "board") for key in ONLY_FRAMED if key in row]
     found += [f"device[{i}].{key}" for i, row in entries(raw, "device") for key in ("ip", "mac") if key in row]
-    found += [f"cable[{i}]" for i, _ in entries(raw, "cable")]
     cure = 'write network.kind = "ethernet", or remove it'
     return [Problem(f"{key} with network.kind = 'words': only Ethernet has that", cure) for key in found]
 
 
-def _later_problems(table: NetworkTable, cables: tuple[CableTable, ...], raw: Mapping[str, Any]) -> list[Problem]:
-    """What the schema has and the project has not."""
-    found = []
-    if table.topology != "switch":
-        found.append(Problem(f"network.topology = {table.topology!r}: {NOT_YET}", 'write "switch"'))
-    elif cables:
-        what = "cable[0] with network.topology = 'switch': all devices hang on the switch"
-        found.append(Problem(what, "remove the [[cable]] tables"))
-    return found + [
-        Problem(f"board[{index}].ports = {row['ports']}: more than one {NOT_YET}", "write 1, or leave it out")
+def _topology_problems(table: NetworkTable, cables: Sequence[CableTable], raw: Mapping[str, Any]) -> list[Problem]:
+    """What the topology, the devices and the cables of a file do not agree about."""
+    named, found = table.topology, []
+    if named != "switch" and table.kind == "ethernet":
+        what = f"network.topology = {named!r} with network.kind = 'ethernet': {NOT_YET}"
+        found.append(Problem(what, 'write kind = "words", or topology = "switch"'))
+    if table.shape is not None and named != "mesh":
+        what = f"network.shape = {list(table.shape)} with network.topology = {named!r}: only a mesh has that"
+        found.append(Problem(what, "remove it"))
+    if cables and named != "cables":
+        what = f"cable[0] with network.topology = {named!r}: "
+        what += "all devices hang on the switch" if named == "switch" else "it says which cables there are"
+        found.append(Problem(what, 'remove the [[cable]] tables, or write topology = "cables"'))
+    if named == "switch":
+        return found + [
+            Problem(f"board[{index}].ports = {row['ports']} with network.topology = 'switch': a device has one port to "
+                    "the switch", "write 1, or leave it out")
+            for index, row in entries(raw, "board")
+            if row.get("ports", 1) != 1
+        ]  # fmt: skip
+    found += _size_problems(table, len(list(_rows(raw))))
+    if named == "cables":
+        found += _cable_problems(cables, raw)
+    if found:
+        return found
+    devices, wired = [name for *_, name in _rows(raw)], _cables(table, cables, raw)
+    return [*_reach_problems(devices, wired), *_port_problems(wired, raw), *_rate_problems(cables, raw)]
+
+
+def _size_problems(table: NetworkTable, devices: int) -> list[Problem]:
+    """Numbers of devices that the topology has not."""
+    if table.topology == "mesh" and table.shape is None:
+        return [Problem("network.shape is missing: a mesh has rows and columns", "write it as [2, 4]")]
+    if table.topology == "mesh" and table.shape is not None and table.shape[0] * table.shape[1] != devices:
+        rows, columns = table.shape
+        what = f"network.shape = [{rows}, {columns}]: {rows * columns} devices, and the file has {devices}"
+        return [Problem(what, "write rows and columns whose product is the number of devices")]
+    if table.topology == "ring" and devices < LEAST_RING:
+        what = f"network.topology = 'ring' with {devices} devices"
+        return [Problem(what, f'a ring has {LEAST_RING} at least: write "chain"')]
+    return []
+
+
+def _reach_problems(devices: Sequence[str], cables: Sequence[Cable]) -> list[Problem]:
+    """Devices that no cables lead to; two cables between the same two."""
+    pairs = Counter(frozenset((cable.a, cable.b)) for cable in cables)
+    twice = [sorted(pair) for pair, count in pairs.items() if count > 1]
+    cure = "words between them would take one alone: remove the others"
+    found = [Problem(f"cable: {a!r} and {b!r} are joined more than once", cure) for a, b in twice]
+    away = unreached(devices, cables)
+    if away:
+        cure = f"every device needs a way to {devices[0]!r}: add [[cable]] tables"
+        found.append(Problem(f"cable: no cables lead to {', '.join(away)}", cure))
+    return found
+
+
+def _port_problems(cables: Sequence[Cable], raw: Mapping[str, Any]) -> list[Problem]:
+    """Boards with fewer ports than the topology's cables need."""
+    needed: Counter[str] = Counter()
+    for cable in cables:
+        for name, port in ((cable.a, cable.a_port), (cable.b, cable.b_port)):
+            needed[name] = max(needed[name], port + 1)
+    boards = _boards_of(raw)
+    most: Counter[str] = Counter()
+    for name, count in needed.items():
+        most[str(boards[name].get("name"))] = max(most[str(boards[name].get("name"))], count)
+    return [
+        Problem(f"board[{index}].ports = {row.get('ports', 1)}: its devices need {most[row['name']]} for their cables",
+                f"write {most[row['name']]} if the board has them")
         for index, row in entries(raw, "board")
-        if row.get("ports", 1) != 1
+        if row.get("ports", 1) < most[row.get("name", "")]
+    ]  # fmt: skip
+
+
+def _rate_problems(cables: Sequence[CableTable], raw: Mapping[str, Any]) -> list[Problem]:
+    """Cables that are faster than a port at one of their ends."""
+    boards = _boards_of(raw)
+    return [
+        Problem(
+            f"cable[{index}].gbit_per_s = {cable.gbit_per_s}: a port of {end!r} has {rate}", f"write at most {rate}"
+        )
+        for index, cable in enumerate(cables)
+        for end in (cable.a, cable.b)
+        if cable.gbit_per_s is not None and cable.gbit_per_s > (rate := _gbit(boards[end.rpartition(":")[0]]))
     ]
+
+
+def _boards_of(raw: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Device -> the [[board]] that it is."""
+    boards = {row.get("name"): row for _, row in entries(raw, "board")}
+    return {name: boards[row.get("board")] for _, row, name in _rows(raw)}
+
+
+def _gbit(board: Mapping[str, Any]) -> Decimal:
+    """Of a port of a board, 10⁹ bits/s."""
+    return Decimal(board["link_gbit_per_s"])
+
+
+def _cables(table: NetworkTable, cables: Sequence[CableTable], raw: Mapping[str, Any]) -> tuple[Cable, ...]:
+    """The cables of a topology, those of the file or the ones that it stands for."""
+    boards = _boards_of(raw)
+    rates = [int(_gbit(board) * 10**9) for board in boards.values()]
+    if table.topology == "mesh":
+        assert table.shape is not None
+        return mesh_cables(list(boards), rates, table.shape[1])
+    if table.topology != "cables":
+        return chain_cables(list(boards), rates, closed=table.topology == "ring")
+    found = []
+    for cable in cables:
+        (a, _, a_port), (b, _, b_port) = (end.rpartition(":") for end in (cable.a, cable.b))
+        rate = cable.gbit_per_s if cable.gbit_per_s is not None else min(_gbit(boards[a]), _gbit(boards[b]))
+        found.append(Cable(a=a, a_port=int(a_port), b=b, b_port=int(b_port), bits_per_s=int(rate * 10**9)))
+    return tuple(found)
 
 
 def _address_problems(table: NetworkTable, raw: Mapping[str, Any]) -> list[Problem]:
@@ -369,7 +491,7 @@ def _once(places: list[tuple[str, str]]) -> list[tuple[str, str]]:
     return list(dict.fromkeys(places))
 
 
-def _cable_problems(cables: tuple[CableTable, ...], raw: Mapping[str, Any]) -> list[Problem]:
+def _cable_problems(cables: Sequence[CableTable], raw: Mapping[str, Any]) -> list[Problem]:
     """Ends that are no port, ports with two cables, cables from a device to itself."""
     boards = {row.get("name"): row.get("ports", 1) for _, row in entries(raw, "board")}
     ports = {name: boards.get(row.get("board"), 1) for _, row, name in _rows(raw)}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil
@@ -53,7 +53,7 @@ class PlacedItem:
     m20k: int
     alm: int
     dram_bytes_per_frame: int
-    # network hops from the input along activation and error links
+    # network hops from the input along activation and error links: one over a switch, else one a cable
     hops: int
     # the memory channel of each of its streams to DRAM, on a device with several
     dram_channels: tuple[int, ...] = ()
@@ -75,6 +75,31 @@ class Crossing:
 
 @exact
 @dataclass(frozen=True, kw_only=True)
+class Route:
+    """The way of all words from one device to another over cables."""
+
+    from_device: str
+    to_device: str
+    # devices that pass them on, in turn
+    through: tuple[str, ...]
+
+
+@exact
+@dataclass(frozen=True, kw_only=True)
+class CableUse:
+    """One direction of a cable: what all words take that go through it, beside its rate."""
+
+    from_device: str
+    to_device: str
+    # exact, "n" or "n/d"
+    bits_per_frame: str
+    # at the plan's throughput, rounded up
+    bits_per_s: int
+    capacity_bits_per_s: int
+
+
+@exact
+@dataclass(frozen=True, kw_only=True)
 class DeviceUse:
     """What the plan takes of one device, beside what there is (after utilisation caps)."""
 
@@ -91,7 +116,7 @@ class DeviceUse:
     # bytes a second at the plan's throughput, rounded up, and usable bandwidth
     dram_bytes_per_s: int
     dram_capacity_bytes_per_s: int
-    # exact bits a frame leaving and entering, "n" or "n/d"
+    # exact bits a frame leaving and entering, "n" or "n/d", without what a device on cables passes on
     egress_bits_per_frame: str
     ingress_bits_per_frame: str
     # bits a second at the plan's throughput, rounded up, and what frames leave of the link's rate (each direction)
@@ -163,6 +188,9 @@ class Plan:
     crossings: tuple[Crossing, ...]
     # of the frames in which words cross the network; 0: there are none
     mtu: int = 0
+    # of devices on cables: between which of them words go and by which way, and what cables carry
+    routes: tuple[Route, ...] = ()
+    cables: tuple[CableUse, ...] = ()
 
     @property
     def training_cycles(self) -> Fraction:
@@ -172,9 +200,10 @@ class Plan:
     def to_json(self) -> str:
         """The plan as JSON text."""
         record = {**vars_of(self), "schema": PLAN_SCHEMA}
-        if not self.mtu:
-            del record["mtu"]
-        for key in ("binding", "items", "devices", "crossings"):
+        for key in ("mtu", "routes", "cables"):
+            if not record[key]:
+                del record[key]
+        for key in record.keys() & {"binding", "items", "devices", "crossings", "routes", "cables"}:
             record[key] = [_without_defaults(vars_of(entry)) for entry in record[key]]
         return json.dumps(record, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
@@ -242,6 +271,8 @@ class Loads:
     port_m20k: tuple[int, ...]
     port_alm: tuple[int, ...]
     peers: tuple[int, ...]
+    # wire -> bits a frame; without cables there is none
+    wires: tuple[Fraction, ...]
 
 
 def loads_of(instance: Instance, assignment: Assignment) -> Loads:
@@ -251,6 +282,8 @@ def loads_of(instance: Instance, assignment: Assignment) -> Loads:
     m20k, alm = [0] * count, [0] * count
     met: list[set[int]] = [set() for _ in instance.devices]
     channels = [[0] * device.dram_channels for device in instance.devices]
+    routing = instance.routing
+    wires = [Fraction(0)] * (len(routing.wires) if routing else 0)
     configurations = chosen(instance, assignment)
     for place, configuration, placed in zip(
         assignment.devices, configurations, channels_of(instance, assignment), strict=True
@@ -266,6 +299,10 @@ def loads_of(instance: Instance, assignment: Assignment) -> Loads:
             ingress[target] += link.bits_per_frame
             egress[target] += link.credit_bits_per_frame
             ingress[source] += link.credit_bits_per_frame
+            if routing is not None:
+                both = ((source, target, link.bits_per_frame), (target, source, link.credit_bits_per_frame))
+                for wire, bits in ((wire, bits) for a, b, bits in both for wire in routing.way(a, b)):
+                    wires[wire] += bits
             for end, other, blocks in zip((source, target), (target, source), link.ends, strict=True):
                 m20k[end] += blocks[0]
                 alm[end] += blocks[1]
@@ -279,7 +316,7 @@ def loads_of(instance: Instance, assignment: Assignment) -> Loads:
         ingress[n] += device.host_bits[1]
     through = tuple(map(tuple, channels))
     peers = tuple(map(len, met))
-    return Loads(tuple(dram), through, tuple(egress), tuple(ingress), tuple(m20k), tuple(alm), peers)
+    return Loads(tuple(dram), through, tuple(egress), tuple(ingress), tuple(m20k), tuple(alm), peers, tuple(wires))
 
 
 def channels_of(instance: Instance, assignment: Assignment) -> tuple[tuple[int, ...], ...]:
@@ -324,6 +361,8 @@ def least_cycles(instance: Instance, assignment: Assignment) -> int | None:
         needs.append(cycles_needed(fullest, device.dram_bytes_per_s, instance.clock_hz))
         for demand in (loads.egress[n], loads.ingress[n]):
             needs.append(cycles_needed(demand, device.word_bits_per_s, instance.clock_hz))
+    for demand, wire in zip(loads.wires, instance.routing.wires if instance.routing else (), strict=True):
+        needs.append(cycles_needed(demand, wire.bits_per_s, instance.clock_hz))
     known = [need for need in needs if need is not None]
     return max(known) if len(known) == len(needs) else None
 
@@ -336,7 +375,8 @@ def hop_levels(instance: Instance, devices: tuple[int, ...]) -> list[int]:
             predecessors[instance.item_index[link.target]].append(instance.item_index[link.source])
     levels = [0] * len(instance.items)
     for item in hop_order(instance):
-        levels[item] = max((levels[p] + (devices[p] != devices[item]) for p in predecessors[item]), default=0)
+        arrivals = (levels[p] + instance.distance[devices[p]][devices[item]] for p in predecessors[item])
+        levels[item] = max(arrivals, default=0)
     return levels
 
 
@@ -347,8 +387,8 @@ def unequal_joins(instance: Instance, devices: tuple[int, ...]) -> list[str]:
     for link in instance.links:
         if link.kind.hops_must_match:
             source, target = instance.item_index[link.source], instance.item_index[link.target]
-            crossing = devices[source] != devices[target]
-            arrivals.setdefault(link.target, {})[link.source] = levels[source] + crossing
+            hops = levels[source] + instance.distance[devices[source]][devices[target]]
+            arrivals.setdefault(link.target, {})[link.source] = hops
     return [
         f"at {target!r} " + " and ".join(f"{hops} hops over {source!r}" for source, hops in ways.items())
         for target, ways in arrivals.items()
@@ -405,6 +445,8 @@ def build_plan(
         devices=tuple(_device_uses(instance, assignment, cycles)),
         crossings=tuple(_crossings(instance, assignment)),
         mtu=instance.framing.mtu if instance.framing else 0,
+        routes=tuple(_routes(instance, assignment)),
+        cables=tuple(_cable_uses(instance, assignment, cycles)),
     )
 
 
@@ -515,7 +557,7 @@ def _device_uses(instance: Instance, assignment: Assignment, cycles: int) -> lis
     configurations = chosen(instance, assignment)
 
     def a_second(a_frame: Fraction | int) -> int:
-        return -int(-(Fraction(a_frame) * instance.clock_hz) // cycles)
+        return _a_second(instance, a_frame, cycles)
 
     uses = []
     for n, device in enumerate(instance.devices):
@@ -550,6 +592,39 @@ def _device_uses(instance: Instance, assignment: Assignment, cycles: int) -> lis
             )
         )
     return uses
+
+
+def _a_second(instance: Instance, a_frame: Fraction | int, cycles: int) -> int:
+    """What so much a frame is a second at T, rounded up."""
+    return -int(-(Fraction(a_frame) * instance.clock_hz) // cycles)
+
+
+def _routes(instance: Instance, assignment: Assignment) -> Iterator[Route]:
+    """Ways between devices that exchange words, in the order of devices."""
+    routing = instance.routing
+    if routing is None:
+        return
+    place = dict(zip((item.name for item in instance.items), assignment.devices, strict=True))
+    joined = {(place[link.source], place[link.target]) for link in instance.links}
+    # credits go back
+    pairs = joined | {(target, source) for source, target in joined}
+    for source, target in sorted(pair for pair in pairs if pair[0] != pair[1]):
+        through = tuple(routing.devices[at] for at in routing.through(source, target))
+        yield Route(from_device=routing.devices[source], to_device=routing.devices[target], through=through)
+
+
+def _cable_uses(instance: Instance, assignment: Assignment, cycles: int) -> Iterator[CableUse]:
+    routing = instance.routing
+    if routing is None:
+        return
+    for wire, bits in zip(routing.wires, loads_of(instance, assignment).wires, strict=True):
+        yield CableUse(
+            from_device=routing.devices[wire.source],
+            to_device=routing.devices[wire.target],
+            bits_per_frame=str(bits),
+            bits_per_s=_a_second(instance, bits, cycles),
+            capacity_bits_per_s=wire.bits_per_s,
+        )
 
 
 def _crossings(instance: Instance, assignment: Assignment) -> list[Crossing]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hdl.errors import DagtrainError, InfeasibleError
-from placement.problem.instance import Instance
+from placement.problem.instance import Device, Instance
 from placement.problem.plan import Assignment
 
 
@@ -26,8 +26,8 @@ class Restricted:
 
 
 def restrict(instance: Instance, same_device: Sequence[Sequence[str]], exclude: Sequence[str]) -> Restricted:
-    """The instance without the devices of `exclude`, and with the items of each group of `same_device` (names of items
-    or layers) coupled.
+    """The instance without the devices of `exclude`, which on cables are still there but hold nothing, and with the
+    items of each group of `same_device` (names of items or layers) coupled.
 
     Raises:
         DagtrainError: unknown names.
@@ -49,8 +49,10 @@ def restrict(instance: Instance, same_device: Sequence[Sequence[str]], exclude: 
             f"placement instance {instance.name!r}: {'; '.join(stuck)}, which is excluded",
             "pin it elsewhere or do not exclude the device",
         )
-    devices = tuple(device for device in instance.devices if device.name not in exclude)
-    if not devices:
+    devices = tuple(_left_empty(device) if device.name in exclude else device for device in instance.devices)
+    if not instance.cables:
+        devices = tuple(device for device in instance.devices if device.name not in exclude)
+    if set(instance.device_index) <= set(exclude):
         raise InfeasibleError(f"placement instance {instance.name!r}: all devices are excluded", "leave at least one")
     groups = [sorted({i for name in group for i in layers[name]}) for group in same_device]
     keys = _coupled(instance, groups)
@@ -69,6 +71,11 @@ def restrict(instance: Instance, same_device: Sequence[Sequence[str]], exclude: 
     notes = [f"without {', '.join(exclude)}"] if exclude else []
     notes += [f"with {' and '.join(group)} on one device" for group in same_device]
     return Restricted(instance, replace(instance, items=items, devices=devices), ", ".join(notes) + ": ")
+
+
+def _left_empty(device: Device) -> Device:
+    """A device that passes words on and can hold nothing."""
+    return replace(device, part=f"{device.part} left empty", dsp=0, m20k=0, alm=0, dram_bytes_per_s=0)
 
 
 def _coupled(instance: Instance, groups: list[list[int]]) -> list[str | None]:

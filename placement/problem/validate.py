@@ -12,6 +12,7 @@ import hashlib
 from collections import Counter
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 
 from placement.problem.instance import Configuration, Framing, Instance, instance_to_json
 from placement.problem.plan import Plan
@@ -26,7 +27,8 @@ class Rule(enum.Enum):
     SAME_DEVICE = "coupled items share one device"
     RESOURCES = "(2) blocks of a device"
     DRAM = "(2) DRAM bandwidth of a device, and of its memory channels"
-    NETWORK = "(3) network bandwidth of a device"
+    NETWORK = "(3) network bandwidth of a device, or of a cable in one direction"
+    ROUTES = "ways of words over cables"
     REPLAY = "words that a device keeps until they have arrived"
     HOPS = "(4) equal hops where branches join"
     PINS = "(5) pinned items"
@@ -57,9 +59,9 @@ def violations(instance: Instance, plan: Plan) -> list[Violation]:
     facts = _Facts(instance, plan)
     checks = (
         _tile_violations, _same_device_violations, _resource_violations, _dram_violations, _network_violations,
-        _replay_violations,
+        _cable_violations, _route_violations, _replay_violations,
         _hop_violations, _pin_violations, _objective_violations, _bound_violations, _item_record_violations,
-        _device_record_violations, _crossing_record_violations,
+        _device_record_violations, _crossing_record_violations, _cable_record_violations,
     )  # fmt: skip
     return [violation for check in checks for violation in check(facts)]
 
@@ -113,6 +115,11 @@ class _Facts:
         self.ingress: dict[str, Fraction] = dict.fromkeys(parts, Fraction(0))
         # (device, resource) → blocks of senders and receivers, then of the rest of ports
         self.port: Counter[tuple[str, str]] = Counter()
+        # ways over cables; (device, device that a cable leads to) → bits a frame of all that goes through it
+        self.ways = _Ways(instance) if instance.cables else None
+        self.cables: dict[tuple[str, str], Fraction] = {
+            ends: Fraction(0) for cable in instance.cables for ends in ((cable.a, cable.b), (cable.b, cable.a))
+        }
         # device → device that it sends words or credits to → bits a frame
         self.sent: dict[str, dict[str, Fraction]] = {name: {} for name in parts}
         for item in instance.items:
@@ -138,6 +145,8 @@ class _Facts:
                     (source, target, link.bits_per_frame), (target, source, link.credit_bits_per_frame),
                 ):  # fmt: skip
                     self.sent[here][there] = self.sent[here].get(there, Fraction(0)) + bits
+                    for hop in pairwise(self.ways.between(here, there) if self.ways else ()):
+                        self.cables[hop] += bits
         for port, name in ((d.port, d.name) for d in instance.devices if d.name in self.device.values()):
             if port is not None:
                 self.port[name, "m20k"] += port.m20k[len(self.sent[name])]
@@ -169,6 +178,10 @@ class _Facts:
         own = next(device.clock_hz for device in self.instance.devices if device.name == self.device[item])
         return Fraction(self.configuration[item].cycles_per_frame * clock, own or clock)
 
+    def _apart(self, source: str, target: str) -> int:
+        """Hops from one device to another."""
+        return len(self.ways.between(source, target)) - 1 if self.ways else int(source != target)
+
     def hops(self) -> tuple[dict[str, int], list[Violation]]:
         """Hops of every item by walking the links from the input, and each link that disagrees."""
         predecessors: dict[str, list[str]] = {item: [] for item in self.device}
@@ -184,13 +197,73 @@ class _Facts:
                 if any(p not in levels for p in predecessors[item]):
                     later.append(item)
                     continue
-                arrivals = {p: levels[p] + (self.device[p] != self.device[item]) for p in predecessors[item]}
+                arrivals = {p: levels[p] + self._apart(self.device[p], self.device[item]) for p in predecessors[item]}
                 levels[item] = max(arrivals.values(), default=0)
                 if len(set(arrivals.values())) > 1:
                     ways = ", ".join(f"{hops} over {p!r}" for p, hops in arrivals.items())
                     found.append(Violation(Rule.HOPS, f"branches join at {item!r} with unequal hops: {ways}"))
             waiting = later
         return levels, found
+
+
+class _Ways:
+    """Ways over cables, from the two rules anew (`placement.problem.routes` says them, and nothing of it is used).
+
+    In a mesh along the row, then along the column.  Elsewhere a cable leads up to its end with fewer cables to the
+    first device, of two with as few to the one that stands first.  A device sends words down where all of their way can
+    lead down, else up, and so that the rest of their way is shortest; of ways as short, by the cable that stands
+    first."""
+
+    def __init__(self, instance: Instance) -> None:
+        self.columns = instance.mesh_columns
+        self.names = [device.name for device in instance.devices]
+        # in the order of cables
+        self.joined: dict[str, list[str]] = {name: [] for name in self.names}
+        for cable in instance.cables:
+            self.joined[cable.a].append(cable.b)
+            self.joined[cable.b].append(cable.a)
+        order = {self.names[0]: 0}
+        queue = [self.names[0]]
+        for name in queue:
+            for other in self.joined[name]:
+                if other not in order:
+                    order[other] = order[name] + 1
+                    queue.append(other)
+        self.height = {name: (-order[name], -place) for place, name in enumerate(self.names)}
+        self.known: dict[tuple[str, str], tuple[str, ...]] = {}
+
+    def between(self, source: str, target: str) -> tuple[str, ...]:
+        """All devices of a way, both ends among them."""
+        if (source, target) not in self.known:
+            found = self._grid(source, target) if self.columns else self._climbed(source, target)
+            self.known[source, target] = tuple(found)
+        return self.known[source, target]
+
+    def _grid(self, source: str, target: str) -> list[str]:
+        (row, column), (to_row, to_column) = (divmod(self.names.index(name), self.columns) for name in (source, target))
+        along = range(column, to_column, 1 if to_column > column else -1)
+        down = range(row, to_row, 1 if to_row > row else -1)
+        places = [(row, at) for at in along] + [(at, to_column) for at in down]
+        return [self.names[y * self.columns + x] for y, x in places] + [target]
+
+    def _climbed(self, source: str, target: str) -> list[str]:
+        # devices from which words can go down to the target all the way, and by how many cables, from the target up
+        below = {target: 0}
+        queue = [target]
+        for name in queue:
+            for upper in self.joined[name]:
+                if self.height[upper] > self.height[name] and upper not in below:
+                    below[upper] = below[name] + 1
+                    queue.append(upper)
+        if source in below:
+            found = [source]
+            while found[-1] != target:
+                here = found[-1]
+                lower = (n for n in self.joined[here] if self.height[n] < self.height[here])
+                found.append(next(n for n in lower if below.get(n) == below[here] - 1))
+            return found
+        uppers = [n for n in self.joined[source] if self.height[n] > self.height[source]]
+        return [source, *min((self.between(upper, target) for upper in uppers), key=len)]
 
 
 def _instance_violations(instance: Instance, plan: Plan) -> list[Violation]:
@@ -318,6 +391,44 @@ def _network_violations(facts: _Facts) -> list[Violation]:
     ]
 
 
+def _cable_violations(facts: _Facts) -> list[Violation]:
+    clock, cycles = facts.instance.clock_hz, facts.plan.cycles_per_frame
+    return [
+        Violation(
+            Rule.NETWORK,
+            f"cable {source} -> {target}: {facts.cables[source, target]} bits a frame × {clock} Hz / {cycles} cycles "
+            f"exceeds {cable.bits_per_s} bits/s",
+        )
+        for cable in facts.instance.cables
+        for source, target in ((cable.a, cable.b), (cable.b, cable.a))
+        if facts.cables[source, target] * clock > cable.bits_per_s * cycles
+    ]
+
+
+def _route_violations(facts: _Facts) -> list[Violation]:
+    """Of any two devices that exchange words the plan says the way, over cables that there are, through no device
+    twice, as the rule has it; and of no others."""
+    plan, ways = facts.plan, facts.ways
+    if ways is None:
+        return [Violation(Rule.ROUTES, f"{len(plan.routes)} routes over a switch")] if plan.routes else []
+    found = []
+    left = {(source, target) for source, sent in facts.sent.items() for target in sent}
+    for route in plan.routes:
+        source, target = route.from_device, route.to_device
+        where, way = f"{source} to {target}", (source, *route.through, target)
+        if (source, target) not in left:
+            found.append(f"{where}: a route again, or of devices that exchange no words")
+            continue
+        left.remove((source, target))
+        found += [f"{where}: the route goes in a circle by {name}" for name, n in Counter(way).items() if n > 1]
+        found += [f"{where}: no cable joins {a} and {b}" for a, b in pairwise(way) if (a, b) not in facts.cables]
+        if way != ways.between(source, target):
+            rule = ", ".join(ways.between(source, target)[1:-1]) or "no other device"
+            found.append(f"{where}: the route goes through {', '.join(route.through) or 'no other device'}, not {rule}")
+    found += [f"{source} to {target}: the route is missing from the plan" for source, target in sorted(left)]
+    return [Violation(Rule.ROUTES, message) for message in found]
+
+
 def _replay_violations(facts: _Facts) -> list[Violation]:
     """Of each peer, the host one of them, a device keeps two longest frames at least, and all that leaves for it until
     the peer is known to have it."""
@@ -365,6 +476,9 @@ def _objective_violations(facts: _Facts) -> list[Violation]:
         rates += [(load[name], facts.rate[name]) for load in (facts.egress, facts.ingress)]
         # without capacity any demand is a violation above, and sets no finite T here
         least = max([least] + [demand * clock / capacity for demand, capacity in rates if capacity])
+    for cable in facts.instance.cables:
+        both = facts.cables[cable.a, cable.b], facts.cables[cable.b, cable.a]
+        least = max(least, max(both) * clock / cable.bits_per_s)
     found = []
     if not plan.cycles_per_frame - 1 < least <= plan.cycles_per_frame:
         found.append(
@@ -490,6 +604,23 @@ def _crossing_record_violations(facts: _Facts) -> list[Violation]:
     found = [f"crossing {' '.join(key)} is missing from the plan" for key in (true - said)]
     found += [f"crossing {' '.join(key)} is in the plan but not in the placement" for key in (said - true)]
     return [Violation(Rule.RECORD, message) for message in found]
+
+
+def _cable_record_violations(facts: _Facts) -> list[Violation]:
+    clock, cycles = facts.instance.clock_hz, max(1, facts.plan.cycles_per_frame)
+    rates = {(c.a, c.b): c.bits_per_s for c in facts.instance.cables}
+    ends = [ends for a, b in rates for ends in ((a, b), (b, a))]
+    listed = [(entry.from_device, entry.to_device) for entry in facts.plan.cables]
+    if listed != ends:
+        told = ", ".join(f"{a} -> {b}" for a, b in listed)
+        return [Violation(Rule.RECORD, f"plan lists cables {told}; the instance has {len(rates)}, each both ways")]
+    found = []
+    for (source, target), entry in zip(ends, facts.plan.cables, strict=True):
+        bits = facts.cables[source, target]
+        true: dict[str, object] = {"bits_per_frame": str(bits), "bits_per_s": -(-bits * clock // cycles)}
+        true["capacity_bits_per_s"] = rates.get((source, target)) or rates[target, source]
+        found += _differences(f"cable {source} -> {target}", entry, true)
+    return found
 
 
 def _differences(where: str, entry: object, true: dict[str, object]) -> list[Violation]:

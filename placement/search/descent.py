@@ -10,6 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
+from functools import cached_property
 from math import inf
 
 from hdl.errors import OutOfTimeError
@@ -17,10 +18,20 @@ from placement.annealing.heuristic import Annealer
 from placement.bounds.aggregate import Aggregate
 from placement.bounds.bound import aggregate_bound, bisect_unrefuted, least_unrefuted, single_bound
 from placement.bounds.cases import refuted_by_cases
+from placement.bounds.cuts import Cuts
 from placement.bounds.neighbourhood import Neighbourhoods
 from placement.bounds.packing import refuted_packing
 from placement.bounds.window import Windows
-from placement.exact.model import Answer, Effort, add_hint, build_model, decide, order_equal_devices
+from placement.exact.model import (
+    MOST_WIRE_TERMS,
+    Answer,
+    Effort,
+    add_hint,
+    build_model,
+    decide,
+    order_equal_devices,
+    wire_terms,
+)
 from placement.problem.deadline import Deadline, Ended
 from placement.problem.flat import flatten
 from placement.problem.instance import Instance
@@ -146,9 +157,15 @@ class Descent:
             ),
         )
         if self.options.window_seconds > 0:
+            self._refute_cuts()
             self._refute_neighbourhoods()
             windows = Windows(self.instance, self.flat, self.options.seed, self.options.window_seconds, self.effort)
             self._refute_up("network windows", windows.refuted, lambda: windows.basis)
+
+    def _refute_cuts(self) -> None:
+        if self.instance.cables:
+            cuts = Cuts(self.instance, self.flat, self.effort, self.options.window_seconds / 2)
+            self._refute_up("cuts of the cluster", cuts.refuted, lambda: cuts.basis)
 
     def _refute_neighbourhoods(self) -> None:
         if self.options.proves and self.options.window_seconds > 0:
@@ -178,7 +195,8 @@ class Descent:
             if number == 0:
                 self._refute_neighbourhoods()
         # somewhat larger ones too: it may still find one, or prove that there is none
-        if answer is Answer.UNKNOWN and self.choices(self.ceiling) <= LAST_RESORT_CHOICES:
+        resort = self.choices(self.ceiling) <= LAST_RESORT_CHOICES and self._ways_are_few
+        if answer is Answer.UNKNOWN and resort:
             answer = self.exact(self.ceiling)
         return answer if self.best is None else Answer.FEASIBLE
 
@@ -241,8 +259,8 @@ class Descent:
         return answer
 
     def exact_is_small(self, cycles: int) -> bool:
-        """Whether the exact model at T is within `exact_choices`, or easy."""
-        return self.choices(cycles) <= self._exact_choices
+        """Whether the exact model at T is within `exact_choices`, or easy; not where ways over cables make it large."""
+        return self.choices(cycles) <= self._exact_choices and self._ways_are_few
 
     def exact_comes_first(self, cycles: int) -> bool:
         """Whether the exact model is asked before annealing."""
@@ -250,8 +268,9 @@ class Descent:
 
     @property
     def alone(self) -> bool:
-        """Whether there is one device for all items."""
-        return len(self.instance.devices) == 1
+        """Whether there is one device for all items, others only passing words on."""
+        cabled = bool(self.instance.cables)
+        return sum(not cabled or any(device.capacities) for device in self.instance.devices) == 1
 
     @property
     def placed(self) -> bool:
@@ -260,6 +279,11 @@ class Descent:
         return all(
             sum(parts[part] for part, menu in item.configurations.items() if menu) == 1 for item in self.instance.items
         )
+
+    @cached_property
+    def _ways_are_few(self) -> bool:
+        """Whether the exact model is small as far as ways over cables go."""
+        return self.placed or wire_terms(self.instance) <= MOST_WIRE_TERMS
 
     @property
     def _exact_choices(self) -> int:

@@ -219,7 +219,7 @@ def slowest_cycles(instance: Instance, least_fps: float | None = None) -> int:
     bytes_ = sum(
         max(c.dram_bytes_per_frame for cs in item.configurations.values() for c in cs) for item in instance.items
     )
-    rates = [cycles_needed(bits, device.word_bits_per_s, instance.clock_hz) for device in instance.devices]
+    rates = [cycles_needed(bits, rate, instance.clock_hz) for rate in instance.link_rates]
     # all of it through one channel, at worst
     rates += [
         cycles_needed(bytes_ * device.dram_channels, device.dram_bytes_per_s, instance.clock_hz)

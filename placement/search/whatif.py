@@ -7,11 +7,13 @@ them; `growth` and `shadow_prices` can search for it, from the plan onwards.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
+from hdl.errors import DagtrainError
 from placement.bounds.aggregate import Aggregate
 from placement.bounds.bound import aggregate_bound, demand_at, next_level_below, single_bound
 from placement.problem.clocks import in_time
@@ -119,7 +121,7 @@ def shadow_prices(
         for resource in CAPACITIES:
             grown = _grown(instance, n, resource, more)
             pinned = any(item.pinned == device.name for item in instance.items)
-            key = (device.name if pinned else device.shape, resource)
+            key = (device.name if pinned else instance.sorts[n], resource)
             if key not in known:
                 searched = _searched(grown, assignment, moves, seed) if moves else None
                 gain = None if searched is None else plan.cycles_per_frame / searched - 1
@@ -139,7 +141,16 @@ def shadow_prices(
 def growth(
     instance: Instance, plan: Plan, *, moves: int = 1_000_000, seed: int = 0, on_answer: OnAnswer = lambda _: None
 ) -> tuple[Growth, ...]:
-    """What one more board of each sort would bring: searched from the plan for `moves` moves, and the bound."""
+    """What one more board of each sort would bring: searched from the plan for `moves` moves, and the bound.
+
+    Raises:
+        DagtrainError: devices are on cables, and nothing says where those of one more would go.
+    """
+    if instance.cables:
+        raise DagtrainError(
+            f"placement instance {instance.name!r}: one more board would need cables, and nothing says to which others",
+            "write the larger cluster into a file of its own and place on that",
+        )
     instance = in_time(instance)
     assignment = assignment_of(instance, plan)
     found = []
@@ -170,12 +181,29 @@ def quick_bound(instance: Instance) -> int:
 
 
 def _grown(instance: Instance, device: int, resource: str, more: float) -> Instance:
-    """The instance with more of one resource on one device; where devices share a part, only this one changes."""
+    """The instance with more of one resource on one device; where devices share a part, only this one changes.  On
+    cables, more of links is more on all cables of the device, and so at their other ends too."""
+    if resource == "link_bits_per_s" and instance.cables:
+        return _on_faster_cables(instance, instance.devices[device].name, more)
     devices = list(instance.devices)
     capacity = getattr(devices[device], resource)
     larger: dict[str, Any] = {resource: int(capacity * (1 + Fraction(more)))}
     devices[device] = replace(devices[device], **larger)
     return replace(instance, devices=tuple(devices))
+
+
+def _on_faster_cables(instance: Instance, device: str, more: float) -> Instance:
+    cables = tuple(
+        replace(cable, bits_per_s=int(cable.bits_per_s * (1 + Fraction(more))))
+        if device in (cable.a, cable.b)
+        else cable
+        for cable in instance.cables
+    )
+    rates: Counter[str] = Counter()
+    for cable in cables:
+        rates.update({cable.a: cable.bits_per_s, cable.b: cable.bits_per_s})
+    devices = tuple(replace(other, link_bits_per_s=rates[other.name]) for other in instance.devices)
+    return replace(instance, devices=devices, cables=cables)
 
 
 def _searched(instance: Instance, assignment: Assignment, moves: int, seed: int) -> int:

@@ -1,0 +1,81 @@
+"""`dagtrain place` where cables join the boards, and no switch: plan, cables in the output and in the report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dagtrain.report import contents, roofline
+from placement.problem.cluster import read_cluster
+from placement.problem.instance import instance_from_json
+from placement.problem.plan import plan_from_json
+from placement.problem.validate import violations
+from tests.flow_support import CLUSTER, Case, call, new_case, quick_costs
+
+DIGITS = Path(__file__).parent.parent / "examples" / "digits"
+
+
+def test_the_digits_network_is_placed_on_a_chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick_costs(monkeypatch)
+    assert call("import", DIGITS / "digits.onnx", "--out", tmp_path).code == 0
+    outcome = call("place", "--devices", DIGITS / "cluster-chain.toml", "--out", tmp_path, "--gap", "0.3")
+    assert outcome.code == 0, outcome.error
+    plan = plan_from_json((tmp_path / "place" / "plan.json").read_text())
+    instance = instance_from_json((tmp_path / "place" / "instance.json").read_text())
+    cluster = read_cluster(DIGITS / "cluster-chain.toml")
+    assert instance.cables == cluster.network.cables
+    assert instance.routing == cluster.routing
+    assert violations(instance, plan) == []
+    assert {item.device for item in plan.items} == {"fpga0", "fpga1", "fpga2"}
+    assert [(cable.from_device, cable.to_device) for cable in plan.cables] == [
+        ("fpga0", "fpga1"), ("fpga1", "fpga0"), ("fpga1", "fpga2"), ("fpga2", "fpga1"),
+    ]  # fmt: skip
+    far = [route for route in plan.routes if {route.from_device, route.to_device} == {"fpga0", "fpga2"}]
+    assert all(route.through == ("fpga1",) for route in far)
+    assert "cables: the fullest, fpga" in outcome.out
+    # what a device passes on is in its bars and its roof
+    middle = plan.devices[1]
+    bars = {bar.label: bar for bar in contents.device_bars(plan, middle)}
+    assert bars["network out"].used == sum(c.bits_per_s for c in plan.cables if c.from_device == "fpga1") // 10**6
+    assert bars["network out"].capacity == 25_600
+    way = roofline._network(plan, middle)
+    assert way.bytes_per_s == 12_800_000_000 // 8
+
+
+THREE = CLUSTER.replace(
+    'board = "agilex"\n\n[[device]]\nname = "worker"', 'board = "agilex"\n\n[[device]]\ncount = 2\nname = "worker"'
+)
+
+
+def _case(root: Path, topology: str) -> Case:
+    text = THREE.replace("link_gbit_per_s = 100", "link_gbit_per_s = 100\nports = 2")
+    return new_case(root, f'{text}\n[network]\ntopology = "{topology}"\n')
+
+
+def test_what_has_no_meaning_on_cables_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick_costs(monkeypatch)
+    case = _case(tmp_path / "case", "chain")
+    assert case.step("import").code == 0
+    explained = case.step("place", "--explain")
+    assert explained.code == 0, explained.error
+    assert "one more board: not asked, for nothing says to which others its cables would go" in explained.out
+    swept = case.step("place", "--sweep")
+    assert swept.code != 0
+    assert "on cables, and nothing says how more or fewer would be joined; sweep with" in swept.error
+    mapped = case.step("place", "--mapping", "fpdeep")
+    assert mapped.code == 0, mapped.error
+    apart = case.step("place", "--mapping", "fpdeep", "--exclude", "worker-0")
+    assert apart.code != 0
+    assert "head and worker-1 are joined by no cable as fast as their ports; FPDeep maps to a row of" in apart.error
+
+
+def test_an_excluded_device_passes_words_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick_costs(monkeypatch)
+    case = _case(tmp_path / "case", "chain")
+    assert case.step("import").code == 0
+    outcome = case.step("place", "--exclude", "worker-0", "--pin", "r_node=worker-1")
+    assert outcome.code == 0, outcome.error
+    plan = plan_from_json((case.out / "place" / "plan.json").read_text())
+    assert {item.device for item in plan.items} == {"head", "worker-1"}
+    assert {route.through for route in plan.routes} == {("worker-0",)}
