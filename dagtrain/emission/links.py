@@ -18,9 +18,10 @@ behind each.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -36,6 +37,7 @@ from hdl.link.clocks import CROSSING_CYCLES, ClockCrossing
 from hdl.link.egress import Egress
 from hdl.link.ethernet.frame import BURST_WORDS
 from hdl.link.format import LinkFormat, credit_batch, depth_for, merge_tree, merges_passed
+from hdl.link.forward import MINE, OWN, Forward
 from hdl.link.ingress import Ingress
 from hdl.link.pool import WORD_CYCLES, ReceivePool, stage_words
 from hdl.link.routing import MOST_TAPS, BurstStage, CreditWord, Drain, Merge, Split
@@ -45,6 +47,7 @@ from hdl.streams.width import elements_per_word
 from hdl.tensor import Port
 from hdl.unit import Unit
 from placement.problem.network import WORDS_ALLOWED_CYCLES
+from placement.problem.routes import Routing
 
 # receivers of which a memory is priced, each of which has its part
 POOLED = 16
@@ -158,6 +161,65 @@ def crossings_of(graph: PlacedGraph, devices: Sequence[str]) -> tuple[Crossing, 
         way = start, stop, index[start], index[stop]
         found.append(Crossing(edge, len(found), *way, source, sink, graph.coding(edge)))
     return tuple(found)
+
+
+@dataclass(frozen=True)
+class CablePort:
+    """A port of a device with a cable in it."""
+
+    number: int
+    # the device and the port at the other end
+    peer: str
+    peer_port: int
+    bits_per_s: int
+
+    @property
+    def sends(self) -> str:
+        """Prefix of the AXI4-Stream port that words leave by."""
+        return f"net_tx_{self.number}"
+
+    @property
+    def receives(self) -> str:
+        """Prefix of the one that words come by."""
+        return f"net_rx_{self.number}"
+
+
+@dataclass(frozen=True)
+class DeviceCables:
+    """The cables of a device, and what passes words on between them."""
+
+    # in the order of the unit's rx<k> and tx<k>
+    ports: tuple[CablePort, ...]
+    unit: Forward
+
+
+def cabled_devices(routing: Routing, placed: Set[str]) -> tuple[str, ...]:
+    """Devices that hold something, and those that pass on words between these."""
+    holding = [at for at, name in enumerate(routing.devices) if name in placed]
+    found = {*holding, *(at for a in holding for b in holding for at in routing.through(a, b))}
+    return tuple(routing.devices[at] for at in sorted(found))
+
+
+def device_cables(routing: Routing, devices: Sequence[str], name: str, form: LinkFormat) -> DeviceCables:
+    """What device ``name`` has of cables between ``devices``, those of the format (`cabled_devices`)."""
+    places = [routing.devices.index(device) for device in devices]
+    at = routing.devices.index(name)
+    wires = [wire for wire in routing.leaving[at] if routing.wires[wire].target in places]
+    merged: list[set[int]] = [set() for _ in range(len(wires) + 1)]
+    for source, target in itertools.permutations(places, 2):
+        # devices on the way, and the wires between them
+        way = routing.way(source, target)
+        walked = [source, *(routing.wires[wire].target for wire in way)]
+        if at in walked:
+            step = walked.index(at)
+            # the two wires of a cable differ in the last bit
+            entered = OWN if step == 0 else 1 + wires.index(way[step - 1] ^ 1)
+            merged[MINE if step == len(way) else 1 + wires.index(way[step])].add(entered)
+    table = tuple(MINE if to == at else 1 + wires.index(routing.next_wire[at][to]) for to in places)
+    ends = [routing.wires[wire] for wire in wires]
+    ports = (CablePort(end.source_port, routing.devices[end.target], end.target_port, end.bits_per_s) for end in ends)
+    unit = Forward(format=form, table=table, merged=tuple(tuple(sorted(ways)) for ways in merged))
+    return DeviceCables(tuple(ports), unit)
 
 
 def link_format(
