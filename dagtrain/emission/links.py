@@ -13,6 +13,9 @@ what a stream has of the port costs half of what it costs where each has a merge
 
 Where the device's clock is not the network's, both AXI4-Stream ports are at `net_clk`, and a `ClockCrossing` stands
 behind each.
+
+Where cables join devices, each cable's port <p> has a transmit and a receive port of its own, `net_tx_<p>` and
+`net_rx_<p>`, and a `Forward` stands between them and all that, at the network's clock.
 """
 
 from __future__ import annotations
@@ -20,10 +23,12 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 
 from dagtrain.emission.assembly import Assembly
 from dagtrain.emission.modules import ModuleLibrary, StreamModule, verilog_name
@@ -65,7 +70,9 @@ THERE = {"write_clk": "clk", "write_rst": "rst", "read_clk": "net_clk", "read_rs
 # word streams of a network port before the way to the device's clock, behind the way from it, and at the device's
 # clock; those that no receiver's memory took
 ARRIVING, LEFT, ARRIVED, UNPOOLED = "arriving", "left", "arrived", "unpooled"
-NETWORK_NETS = (ARRIVING, LEFT)
+# those of a device that passes words on and has none of its own; of cables, each with the number of its port
+SILENT, CABLE_IN, CABLE_OUT = "silent", "cable_in_", "cable_out_"
+NETWORK_NETS = re.compile(rf"{ARRIVING}|{LEFT}|{SILENT}|(?:{CABLE_IN}|{CABLE_OUT})\d+")
 
 # what messages call the switches and arbiters of a network port
 NETWORK_ROLE = "network port"
@@ -202,24 +209,74 @@ def cabled_devices(routing: Routing, placed: Set[str]) -> tuple[str, ...]:
 
 def device_cables(routing: Routing, devices: Sequence[str], name: str, form: LinkFormat) -> DeviceCables:
     """What device ``name`` has of cables between ``devices``, those of the format (`cabled_devices`)."""
+    passed = _passed(routing, tuple(devices))
     places = [routing.devices.index(device) for device in devices]
     at = routing.devices.index(name)
-    wires = [wire for wire in routing.leaving[at] if routing.wires[wire].target in places]
-    merged: list[set[int]] = [set() for _ in range(len(wires) + 1)]
-    for source, target in itertools.permutations(places, 2):
-        # devices on the way, and the wires between them
-        way = routing.way(source, target)
-        walked = [source, *(routing.wires[wire].target for wire in way)]
-        if at in walked:
-            step = walked.index(at)
-            # the two wires of a cable differ in the last bit
-            entered = OWN if step == 0 else 1 + wires.index(way[step - 1] ^ 1)
-            merged[MINE if step == len(way) else 1 + wires.index(way[step])].add(entered)
+    wires = _own_wires(routing, places, at)
     table = tuple(MINE if to == at else 1 + wires.index(routing.next_wire[at][to]) for to in places)
     ends = [routing.wires[wire] for wire in wires]
     ports = (CablePort(end.source_port, routing.devices[end.target], end.target_port, end.bits_per_s) for end in ends)
-    unit = Forward(format=form, table=table, merged=tuple(tuple(sorted(ways)) for ways in merged))
-    return DeviceCables(tuple(ports), unit)
+    return DeviceCables(tuple(ports), Forward(format=form, table=table, merged=passed[name]))
+
+
+def _own_wires(routing: Routing, places: Sequence[int], at: int) -> list[int]:
+    """Those that leave a device for others of these, by port."""
+    return [wire for wire in routing.leaving[at] if routing.wires[wire].target in places]
+
+
+def _steps(
+    routing: Routing, wires: Mapping[int, Sequence[int]], source: int, target: int
+) -> list[tuple[int, int, int]]:
+    """(device, input and output of its `Forward`) of all devices on a way, both ends among them."""
+    found, at, entered = [], source, OWN
+    for wire in routing.way(source, target):
+        found.append((at, entered, 1 + wires[at].index(wire)))
+        at = routing.wires[wire].target
+        # the two wires of a cable differ in the last bit
+        entered = 1 + wires[at].index(wire ^ 1)
+    return [*found, (at, entered, MINE)]
+
+
+@lru_cache(maxsize=64)
+def _passed(routing: Routing, devices: tuple[str, ...]) -> dict[str, tuple[tuple[int, ...], ...]]:
+    """Device -> output of its `Forward` -> inputs whose words leave by it, of words between these devices."""
+    places = [routing.devices.index(device) for device in devices]
+    wires = {at: _own_wires(routing, places, at) for at in places}
+    merged: dict[int, list[set[int]]] = {at: [set() for _ in range(len(wires[at]) + 1)] for at in places}
+    for source, target in itertools.permutations(places, 2):
+        for at, entered, left in _steps(routing, wires, source, target):
+            merged[at][left].add(entered)
+    return {routing.devices[at]: tuple(tuple(sorted(ways)) for ways in found) for at, found in merged.items()}
+
+
+def walked(source: str, target: str, routing: Routing | None) -> int:
+    """Cables that a word walks from one device to another; 1 where all hang on one switch."""
+    if routing is None:
+        return 1
+    return routing.distance[routing.devices.index(source)][routing.devices.index(target)]
+
+
+def round_trip(crossing: Crossing, network_cycles: int, routing: Routing | None) -> int:
+    """Cycles that buffers allow for a word and then for its credit, at ``network_cycles`` a cable, or the switch."""
+    ends = crossing.source_device, crossing.target_device
+    return network_cycles * (walked(*ends, routing) + walked(*ends[::-1], routing))
+
+
+def way_cycles(source: str, target: str, network_cycles: int, routing: Routing | None, devices: Sequence[str]) -> int:
+    """Cycles of the network from one device's trees of merges to another's splits, if nothing else is on the way.
+
+    Args:
+        network_cycles: over the switch, or over one cable.
+        devices: those with a network port."""
+    if routing is None:
+        return network_cycles
+    form = link_format(1, len(devices), 8)
+    places = [routing.devices.index(device) for device in devices]
+    wires = {at: _own_wires(routing, places, at) for at in places}
+    steps = _steps(routing, wires, routing.devices.index(source), routing.devices.index(target))
+    units = {at: device_cables(routing, devices, routing.devices[at], form).unit for at, _, _ in steps}
+    passed = sum(units[at].latency_cycles(entered, left) for at, entered, left in steps)
+    return network_cycles * (len(steps) - 1) + passed
 
 
 def link_format(
@@ -245,12 +302,20 @@ def receiver_words(sink: Port, fifo_beats: int, word_bits: int, coding: Coding |
     return max(LEAST_LINK_WORDS, depth_for(-(-fifo_beats * sink.lanes * words // sink.elements) + 2))
 
 
-def receiver_beats(sink: Port, fifo_beats: int, stored: bool, cycles: int, network_cycles: int = NETWORK_CYCLES) -> int:
+def receiver_beats(
+    sink: Port,
+    fifo_beats: int,
+    stored: bool,
+    cycles: int,
+    network_cycles: int = NETWORK_CYCLES,
+    round_trip_cycles: int | None = None,
+) -> int:
     """Depth in beats of the FIFO behind a receiver: the edge's own or, where the stream goes on to DRAM, what comes in
-    a round trip of its credits at ``cycles`` a frame."""
+    a round trip of its credits at ``cycles`` a frame; ``round_trip_cycles`` None: twice ``network_cycles``."""
     if not stored or sink.tensor.kind.per_batch:
         return fifo_beats
-    return min(fifo_beats, -(-sink.beats * 2 * network_cycles // cycles) + REGISTER_BEATS)
+    around = 2 * network_cycles if round_trip_cycles is None else round_trip_cycles
+    return min(fifo_beats, -(-sink.beats * around // cycles) + REGISTER_BEATS)
 
 
 def sending_end(crossing: Crossing, form: LinkFormat) -> CompressedEnd | None:
@@ -367,22 +432,27 @@ def hops_of(
     network_cycles: int,
     rates: Mapping[str, float] | None = None,
     periods: Mapping[str, Fraction] | None = None,
+    routing: Routing | None = None,
+    devices: Sequence[str] = (),
 ) -> dict[str, Hop]:
     """Edge -> its way over the network.
 
     Args:
         beats: depths of the FIFOs behind receivers.
-        network_cycles: from port to port.
+        network_cycles: from port to port, over the switch or one cable.
         rates: device -> words a cycle that its port carries, if fewer than one.
-        periods: as in `port_cycles`."""
+        periods: as in `port_cycles`.
+        routing: by which cables words go between ``devices``; None: all hang on one switch."""
     ports, found = port_cycles(crossings, form, beats, periods), {}
     for crossing in crossings:
         words = link_words(crossing, beats[crossing.edge], form.word_bits)
+        ends = crossing.source_device, crossing.target_device
+        there, back = (way_cycles(*way, network_cycles, routing, devices) for way in (ends, ends[::-1]))
         found[crossing.edge] = Hop(
             source=crossing.source_device,
             target=crossing.target_device,
-            cycles=network_cycles + ports[crossing.edge].there,
-            back_cycles=max(0, network_cycles + ports[crossing.edge].back),
+            cycles=there + ports[crossing.edge].there,
+            back_cycles=max(0, back + ports[crossing.edge].back),
             word=crossing.elements_per_word(form.word_bits),
             credits=words,
             credit_batch=credit_batch(words),
@@ -487,6 +557,8 @@ class NetworkPort:
     form: LinkFormat
     # whether the device's clock is another than the network's
     own_clock: bool = False
+    # None: all devices hang on one switch
+    cables: DeviceCables | None = None
     # streams that want to leave, of words and of credits, and the place of the device that each goes to
     leaving: list[tuple[str, int]] = dataclasses.field(default_factory=list)
     returning: list[tuple[str, int]] = dataclasses.field(default_factory=list)
@@ -576,9 +648,14 @@ class NetworkPort:
         if self.own_clock:
             self.assembly.port("net_clk", 1, Direction.IN)
             self.assembly.port("net_rst", 1, Direction.IN)
-        self.deal_out(self._crossed(self._receive_port(), ARRIVED, HERE))
+        self.deal_out(self._crossed(self._arriving(), ARRIVED, HERE))
         words, credits = ([net for net, _ in nets] for nets in (self.leaving, self.returning))
-        self._transmit_port(self._crossed(self.merged(words, credits), LEFT, THERE))
+        if words or credits:
+            leaving = self._crossed(self.merged(words, credits), LEFT, THERE)
+        else:
+            leaving = self.stream(SILENT)
+            self.assembly.silence(leaving, self.form.payload_bits)
+        self._leave(leaving)
         self.assembly.port("net_error", 1, Direction.OUT)
         self.assembly.assigns.append(("net_error", " | ".join(self.errors)))
 
@@ -610,31 +687,52 @@ class NetworkPort:
         self.unit("clock_crossing", unit, f"crossing_{name}", {"x": words, "y": out}, clocks)
         return out
 
-    def _receive_port(self) -> str:
-        """The AXI4-Stream slave `net_rx`, as a word stream."""
-        words = self.stream(ARRIVING)
+    def _arriving(self) -> str:
+        """Words for this device, from its one receive port or from the cables."""
+        if self.cables is None:
+            return self._receive_port("net_rx", ARRIVING)
+        return self.stream(ARRIVING)
+
+    def _leave(self, words: str) -> None:
+        """Words of this device go to its one transmit port, or to the cables."""
+        if self.cables is None:
+            self._transmit_port("net_tx", words)
+            return
+        streams = {"own": words, "mine": ARRIVING}
+        for at, port in enumerate(self.cables.ports):
+            streams[f"rx{at}"] = self._receive_port(port.receives, f"{CABLE_IN}{port.number}")
+            streams[f"tx{at}"] = self.stream(f"{CABLE_OUT}{port.number}")
+            self._transmit_port(port.sends, streams[f"tx{at}"])
+        error = self.assembly.wire("error_forward")
+        self.errors.append(error)
+        clocks = {"clk": "net_clk", "rst": "net_rst"} if self.own_clock else {}
+        self.unit("link_forward", self.cables.unit, "forward", streams, {**clocks, "error": error})
+
+    def _receive_port(self, port: str, net: str) -> str:
+        """An AXI4-Stream slave, as a word stream."""
+        words = self.stream(net)
         self.assembly.writers[words] = NETWORK_ROLE
-        self.assembly.port("net_rx_tvalid", 1, Direction.IN)
-        self.assembly.port("net_rx_tready", 1, Direction.OUT)
+        self.assembly.port(f"{port}_tvalid", 1, Direction.IN)
+        self.assembly.port(f"{port}_tready", 1, Direction.OUT)
         for signal, width in axi_stream_widths(self.form).items():
-            self.assembly.port(f"net_rx_{signal}", width, Direction.IN)
+            self.assembly.port(f"{port}_{signal}", width, Direction.IN)
         self.assembly.assigns += [
-            (f"{words}_valid", "net_rx_tvalid"),
-            (f"{words}_payload", link_word(self.form, "net_rx")),
-            ("net_rx_tready", f"{words}_ready"),
+            (f"{words}_valid", f"{port}_tvalid"),
+            (f"{words}_payload", link_word(self.form, port)),
+            (f"{port}_tready", f"{words}_ready"),
         ]
         return words
 
-    def _transmit_port(self, words: str) -> None:
-        """The AXI4-Stream master `net_tx` of a word stream."""
+    def _transmit_port(self, port: str, words: str) -> None:
+        """The AXI4-Stream master of a word stream."""
         self.assembly.readers[words] = NETWORK_ROLE
-        self.assembly.port("net_tx_tvalid", 1, Direction.OUT)
-        self.assembly.port("net_tx_tready", 1, Direction.IN)
-        self.assembly.assigns += [("net_tx_tvalid", f"{words}_valid"), (f"{words}_ready", "net_tx_tready")]
+        self.assembly.port(f"{port}_tvalid", 1, Direction.OUT)
+        self.assembly.port(f"{port}_tready", 1, Direction.IN)
+        self.assembly.assigns += [(f"{port}_tvalid", f"{words}_valid"), (f"{words}_ready", f"{port}_tready")]
         signals = axi_stream_signals(self.form, f"{words}_payload")
         for signal, width in axi_stream_widths(self.form).items():
             self.assembly.assigns.append(
-                (self.assembly.port(f"net_tx_{signal}", width, Direction.OUT), signals[signal])
+                (self.assembly.port(f"{port}_{signal}", width, Direction.OUT), signals[signal])
             )
 
     def _from_pool(self, arriving: str) -> str:
