@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dagtrain.cosim.bench import design_bench
+from dagtrain.cosim.cluster import simulate_cluster
 from dagtrain.cosim.compare import ClusterRun
 from dagtrain.cosim.parts import BenchOptions
 from dagtrain.cosim.simulator import Simulator
@@ -19,16 +22,18 @@ from dagtrain.emission.memory import MemoryModel
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.graph.ir import Graph
 from dagtrain.progress import Silent
+from dagtrain.simulate.exact import ExactOptions, simulate_exactly
 from dagtrain.training.feeds import synthetic_feeds
 from hdl.cache import cache_folder
-from hdl.errors import DagtrainError
 from placement.problem.routes import Routing, chain_cables, mesh_cables
 from tests.cosim_support import (
     BATCH,
+    CLOSE,
     CYCLES,
     TINY_CYCLES,
     deliver,
     residual_net,
+    said_batch_cycles,
     simulate_design,
     tiny_net,
 )
@@ -57,18 +62,17 @@ def dealt_out(graph: Graph, devices: tuple[str, ...]) -> dict[str, str]:
     return {node.name: devices[0] if node.layer.pinned_to_host else where[node.layer_of] for node in graph.nodes}
 
 
-def tiny_chain() -> ClusterDesign:
+def tiny_chain(**options: Any) -> ClusterDesign:
     """The tiny network on both ends of a chain, whose middle holds nothing."""
-    graph = tiny_net()
-    placed = dealt_out(graph, ("alpha", "gamma"))
-    return design_cluster(graph, placed, BOARDS[:3], TINY_CYCLES, LIBRARY, word_bits=64, routing=SHAPES["chain"])
+    graph, chained = tiny_net(), {"word_bits": 64, "routing": SHAPES["chain"], **options}
+    return design_cluster(graph, dealt_out(graph, ("alpha", "gamma")), BOARDS[:3], TINY_CYCLES, LIBRARY, **chained)
 
 
-def trained(made: ClusterDesign, graph: Graph, folder: Path, seed: int) -> ClusterRun:
+def trained(made: ClusterDesign, graph: Graph, folder: Path, seed: int, **options: Any) -> ClusterRun:
     feeds = [synthetic_feeds(graph, graph.recipe.batch, 100 + index) for index in range(3)]
     network = NetworkModel(latency_cycles=40, words=1, cycles=2, stall_256=60, seed=seed)
     return simulate_design(
-        made, LIBRARY, feeds, folder, Simulator.VERILATOR, network, 64, seed, Silent(), optimise=False
+        made, LIBRARY, feeds, folder, Simulator.VERILATOR, network, 64, seed, Silent(), optimise=False, **options
     )
 
 
@@ -93,6 +97,40 @@ def test_clusters_on_cables_train_to_the_bits_of_the_emulator(shape: str, tmp_pa
         assert run.mismatches == (), f"seed {seed}"
         assert run.compared_words > 300
         assert len(run.losses) == 3 * BATCH
+
+
+@pytest.mark.slow
+def test_a_chain_of_boards_with_clocks_and_memories_of_their_own_trains_to_the_same_bits(tmp_path: Path) -> None:
+    unlike = {"beta": Fraction(200, 300), "gamma": Fraction(200, 150)}
+    for number, options in enumerate(({"periods": unlike}, {"pooled": True})):
+        run = trained(tiny_chain(**options), tiny_net(), tmp_path / str(number), 3)
+        assert run.mismatches == ()
+
+
+@pytest.mark.slow
+def test_every_stream_of_a_chain_may_stand_still_for_a_while(tmp_path: Path) -> None:
+    """Watchers find no word of a link lost, doubled or changed where streams inside are held up, of cables too."""
+    run = trained(tiny_chain(), tiny_net(), tmp_path, 5, hold_cycles=300)
+    assert run.mismatches == ()
+
+
+def test_time_over_cables_is_as_told_and_control_alone_takes_as_long(tmp_path: Path) -> None:
+    made, graph, latency = tiny_chain(), tiny_net(), 40
+    delivered = deliver(made, LIBRARY, tmp_path / "emit")
+    feeds = [synthetic_feeds(graph, graph.recipe.batch, 100 + index) for index in range(3)]
+    network, memory = NetworkModel(latency_cycles=latency, stall_256=0), MemoryModel(stall_256=0)
+    run = simulate_cluster(
+        delivered, made.graph, LIBRARY, feeds, tmp_path / "bench", Simulator.VERILATOR, network, 0, 1, Silent(),
+        optimise=False, memory=memory,
+    )  # fmt: skip
+    assert run.mismatches == ()
+    said = said_batch_cycles(made, latency, SHAPES["chain"])
+    assert run.batch_cycles[-1] == pytest.approx(said, rel=CLOSE)
+    how = ExactOptions(batches=3, network=network, memory=memory)
+    exact = simulate_exactly(delivered, made.graph, LIBRARY, tmp_path / "exact", how, Silent(), optimise=False)
+    assert exact.log.frame_cycles == run.frame_cycles
+    ways = {(cable.source, cable.target) for cable in exact.simulation.cables}
+    assert ways == {("alpha", "beta"), ("beta", "alpha"), ("beta", "gamma"), ("gamma", "beta")}
 
 
 def test_manifests_tell_who_is_at_the_other_end_of_each_port(tmp_path: Path) -> None:
@@ -129,7 +167,7 @@ def test_cables_with_one_end_are_no_network(tmp_path: Path) -> None:
 def test_ranks_share_no_cables(tmp_path: Path) -> None:
     delivered = deliver(tiny_chain(), LIBRARY, tmp_path)
     options = BenchOptions(frames=1, batch=1, network=NetworkModel(), memory=MemoryModel())
-    with pytest.raises(DagtrainError, match=r"words go over cables"):
+    with pytest.raises(ValueError, match=r"^words go over cables, which one bench has alone$"):
         design_bench(delivered.devices, LIBRARY, options, tmp_path, share=Share(rank=0, homes=(0, 1, 1)))
 
 

@@ -32,7 +32,6 @@ from dagtrain.emission.modules import ModuleLibrary, StreamModule, verilog_name
 from hdl.convert.netlist import Direction, PortDecl
 from hdl.dram.axi import FORWARD, Axi
 from hdl.engine.weights.records import WORD_BITS
-from hdl.errors import DagtrainError
 from hdl.link.ethernet.adapter import MAC_PREFIX
 from hdl.link.format import LinkFormat
 from hdl.signals import ClockReset
@@ -477,9 +476,9 @@ def _add_network(
     here = range(len(devices)) if share is None else share.here
     lanes = lane_ports(devices, share) or ()
     ends = [*(f"x{number}" for number in here), *(f"y{number}" for number in here), *(lane.net for lane in lanes)]
-    if _cabled(devices):
+    if has_cables(devices):
         if share is not None:
-            raise DagtrainError("words go over cables, which one bench alone has", "leave the ranks out")
+            raise ValueError("words go over cables, which one bench has alone")
         _add_cables(assembly, library, devices, bench.network, form)
         return
     network = bench.network
@@ -519,7 +518,7 @@ def _end_lane(assembly: Assembly, lane: LanePort, net: str) -> None:
         assembly.drain(net)
 
 
-def _cabled(devices: Sequence[DeliveredDevice]) -> bool:
+def has_cables(devices: Sequence[DeliveredDevice]) -> bool:
     """Whether cables join the devices, and no switch."""
     records = [device.manifest.network for device in devices]
     return any(record is not None and record.cables is not None for record in records)
