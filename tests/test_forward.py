@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from myhdl import Signal, always_comb, block
 
-from dagtrain.emission.links import device_cables
+from dagtrain.emission.cables import device_cables
 from hdl.convert.tools import check_yosys, compile_icarus, lint_verilog
 from hdl.convert.verilog import convert
 from hdl.link.format import LinkFormat, Word

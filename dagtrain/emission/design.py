@@ -6,18 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from dagtrain.emission.cables import cabled_devices, device_cables
 from dagtrain.emission.device import DeviceDesign, design_device, stored_edges
 from dagtrain.emission.ethernet import Ethernet, HostStream, device_port, host_streams
 from dagtrain.emission.links import (
     NETWORK_CYCLES,
     Crossing,
-    cabled_devices,
+    allowed_cycles,
     crossings_of,
-    device_cables,
     link_format,
     receiver_beats,
-    round_trip,
-    walked,
 )
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.emission.stored import DramUse
@@ -89,17 +87,14 @@ def design_cluster(
     Raises `DagtrainError` for an edge in DRAM that doesn't exist, and for state that can't be loaded."""
     built = fold_graph(graph, folds or cycles, parts)
     folded = place(access_state(built) if state_access else built, placed, devices)
-    used = [name for name in devices if name in set(placed.values())]
-    if routing is not None:
-        used = list(cabled_devices(routing, set(used)))
-    use = dram or DramUse()
+    used, use = _designed(placed, devices, routing), dram or DramUse()
     unknown = sorted(use.edges - {edge for edge, *_ in folded.edges})
     if unknown:
         raise DagtrainError(f"graph {graph.name} has no edges {', '.join(unknown)} that could lie in DRAM")
     crossings = crossings_of(folded, used)
     streams = host_streams(folded, used, len(crossings), ethernet, cycles) if ethernet else ()
     form = link_format(len(crossings) + len(streams), len(used), word_bits, ethernet is not None, pooled=pooled)
-    delays = {c.edge: network_cycles * walked(c.source_device, c.target_device, routing) for c in crossings}
+    delays = allowed_cycles(crossings, network_cycles, routing)
     clocks = periods or {}
     lasting = {name: clocks[device] for name, device in placed.items() if device in clocks}
     timing = schedule(folded, cycles, delays, lasting)
@@ -107,14 +102,7 @@ def design_cluster(
     depths = {**fifo_beats(folded, timing), **(fifo_override or {})}
     stored = stored_edges(folded, use)
     behind = {
-        c.edge: receiver_beats(
-            c.sink,
-            depths[c.edge],
-            c.edge in stored,
-            cycles,
-            round_trip_cycles=round_trip(c, network_cycles, routing),
-        )
-        for c in crossings
+        c.edge: receiver_beats(c.sink, depths[c.edge], c.edge in stored, cycles, delays[c.edge]) for c in crossings
     }
     tops = []
     for number, name in enumerate(used):
@@ -143,3 +131,9 @@ def design_cluster(
         )
     staleness = needed_staleness(folded, timing, delays)
     return ClusterDesign(folded, cycles, depths, crossings, tuple(tops), staleness, form, clocks, ethernet, streams)
+
+
+def _designed(placed: Mapping[str, str], devices: Sequence[str], routing: Routing | None) -> list[str]:
+    """Devices that hold a node, and those that pass on words between them."""
+    used = [name for name in devices if name in set(placed.values())]
+    return used if routing is None else list(cabled_devices(routing, set(used)))

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dagtrain.emission.assembly import Assembly
+from dagtrain.emission.cables import DeviceCables
 from dagtrain.emission.ethernet import ANEW, DevicePort, EthernetNetwork, HostStream
-from dagtrain.emission.links import Crossing, DeviceCables, NetworkPort, link_words
+from dagtrain.emission.links import Crossing, NetworkPort, link_words
 from dagtrain.emission.memory import DeviceMemory, MemoryPort, fifo_regions
 from dagtrain.emission.modules import ModuleLibrary, StreamModule, verilog_name
 from dagtrain.emission.state import StateLink, links_of, rounds

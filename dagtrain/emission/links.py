@@ -21,16 +21,15 @@ Where cables join devices, each cable's port <p> has a transmit and a receive po
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import lru_cache
 
 from dagtrain.emission.assembly import Assembly
+from dagtrain.emission.cables import DeviceCables, cables_between, way_cycles
 from dagtrain.emission.modules import ModuleLibrary, StreamModule, verilog_name
 from dagtrain.graph.ir import PlacedGraph
 from dagtrain.schedule.buffers import REGISTER_BEATS
@@ -42,7 +41,6 @@ from hdl.link.clocks import CROSSING_CYCLES, ClockCrossing
 from hdl.link.egress import Egress
 from hdl.link.ethernet.frame import BURST_WORDS
 from hdl.link.format import LinkFormat, credit_batch, depth_for, merge_tree, merges_passed
-from hdl.link.forward import MINE, OWN, Forward
 from hdl.link.ingress import Ingress
 from hdl.link.pool import WORD_CYCLES, ReceivePool, stage_words
 from hdl.link.routing import MOST_TAPS, BurstStage, CreditWord, Drain, Merge, Split
@@ -170,113 +168,12 @@ def crossings_of(graph: PlacedGraph, devices: Sequence[str]) -> tuple[Crossing, 
     return tuple(found)
 
 
-@dataclass(frozen=True)
-class CablePort:
-    """A port of a device with a cable in it."""
-
-    number: int
-    # the device and the port at the other end
-    peer: str
-    peer_port: int
-    bits_per_s: int
-
-    @property
-    def sends(self) -> str:
-        """Prefix of the AXI4-Stream port that words leave by."""
-        return f"net_tx_{self.number}"
-
-    @property
-    def receives(self) -> str:
-        """Prefix of the one that words come by."""
-        return f"net_rx_{self.number}"
-
-
-@dataclass(frozen=True)
-class DeviceCables:
-    """The cables of a device, and what passes words on between them."""
-
-    # in the order of the unit's rx<k> and tx<k>
-    ports: tuple[CablePort, ...]
-    unit: Forward
-
-
-def cabled_devices(routing: Routing, placed: Set[str]) -> tuple[str, ...]:
-    """Devices that hold something, and those that pass on words between these."""
-    holding = [at for at, name in enumerate(routing.devices) if name in placed]
-    found = {*holding, *(at for a in holding for b in holding for at in routing.through(a, b))}
-    return tuple(routing.devices[at] for at in sorted(found))
-
-
-def device_cables(routing: Routing, devices: Sequence[str], name: str, form: LinkFormat) -> DeviceCables:
-    """What device ``name`` has of cables between ``devices``, those of the format (`cabled_devices`)."""
-    passed = _passed(routing, tuple(devices))
-    places = [routing.devices.index(device) for device in devices]
-    at = routing.devices.index(name)
-    wires = _own_wires(routing, places, at)
-    table = tuple(MINE if to == at else 1 + wires.index(routing.next_wire[at][to]) for to in places)
-    ends = [routing.wires[wire] for wire in wires]
-    ports = (CablePort(end.source_port, routing.devices[end.target], end.target_port, end.bits_per_s) for end in ends)
-    return DeviceCables(tuple(ports), Forward(format=form, table=table, merged=passed[name]))
-
-
-def _own_wires(routing: Routing, places: Sequence[int], at: int) -> list[int]:
-    """Those that leave a device for others of these, by port."""
-    return [wire for wire in routing.leaving[at] if routing.wires[wire].target in places]
-
-
-def _steps(
-    routing: Routing, wires: Mapping[int, Sequence[int]], source: int, target: int
-) -> list[tuple[int, int, int]]:
-    """(device, input and output of its `Forward`) of all devices on a way, both ends among them."""
-    found, at, entered = [], source, OWN
-    for wire in routing.way(source, target):
-        found.append((at, entered, 1 + wires[at].index(wire)))
-        at = routing.wires[wire].target
-        # the two wires of a cable differ in the last bit
-        entered = 1 + wires[at].index(wire ^ 1)
-    return [*found, (at, entered, MINE)]
-
-
-@lru_cache(maxsize=64)
-def _passed(routing: Routing, devices: tuple[str, ...]) -> dict[str, tuple[tuple[int, ...], ...]]:
-    """Device -> output of its `Forward` -> inputs whose words leave by it, of words between these devices."""
-    places = [routing.devices.index(device) for device in devices]
-    wires = {at: _own_wires(routing, places, at) for at in places}
-    merged: dict[int, list[set[int]]] = {at: [set() for _ in range(len(wires[at]) + 1)] for at in places}
-    for source, target in itertools.permutations(places, 2):
-        for at, entered, left in _steps(routing, wires, source, target):
-            merged[at][left].add(entered)
-    return {routing.devices[at]: tuple(tuple(sorted(ways)) for ways in found) for at, found in merged.items()}
-
-
-def walked(source: str, target: str, routing: Routing | None) -> int:
-    """Cables that a word walks from one device to another; 1 where all hang on one switch."""
-    if routing is None:
-        return 1
-    return routing.distance[routing.devices.index(source)][routing.devices.index(target)]
-
-
-def round_trip(crossing: Crossing, network_cycles: int, routing: Routing | None) -> int:
-    """Cycles that buffers allow for a word and then for its credit, at ``network_cycles`` a cable, or the switch."""
-    ends = crossing.source_device, crossing.target_device
-    return network_cycles * (walked(*ends, routing) + walked(*ends[::-1], routing))
-
-
-def way_cycles(source: str, target: str, network_cycles: int, routing: Routing | None, devices: Sequence[str]) -> int:
-    """Cycles of the network from one device's trees of merges to another's splits, if nothing else is on the way.
-
-    Args:
-        network_cycles: over the switch, or over one cable.
-        devices: those with a network port."""
-    if routing is None:
-        return network_cycles
-    form = link_format(1, len(devices), 8)
-    places = [routing.devices.index(device) for device in devices]
-    wires = {at: _own_wires(routing, places, at) for at in places}
-    steps = _steps(routing, wires, routing.devices.index(source), routing.devices.index(target))
-    units = {at: device_cables(routing, devices, routing.devices[at], form).unit for at, _, _ in steps}
-    passed = sum(units[at].latency_cycles(entered, left) for at, entered, left in steps)
-    return network_cycles * (len(steps) - 1) + passed
+def allowed_cycles(crossings: Sequence[Crossing], network_cycles: int, routing: Routing | None) -> dict[str, int]:
+    """Edge -> cycles from port to port that buffers allow for, ``network_cycles`` over the switch or each cable."""
+    return {
+        crossing.edge: network_cycles * cables_between(crossing.source_device, crossing.target_device, routing)
+        for crossing in crossings
+    }
 
 
 def link_format(
@@ -302,20 +199,12 @@ def receiver_words(sink: Port, fifo_beats: int, word_bits: int, coding: Coding |
     return max(LEAST_LINK_WORDS, depth_for(-(-fifo_beats * sink.lanes * words // sink.elements) + 2))
 
 
-def receiver_beats(
-    sink: Port,
-    fifo_beats: int,
-    stored: bool,
-    cycles: int,
-    network_cycles: int = NETWORK_CYCLES,
-    round_trip_cycles: int | None = None,
-) -> int:
+def receiver_beats(sink: Port, fifo_beats: int, stored: bool, cycles: int, network_cycles: int = NETWORK_CYCLES) -> int:
     """Depth in beats of the FIFO behind a receiver: the edge's own or, where the stream goes on to DRAM, what comes in
-    a round trip of its credits at ``cycles`` a frame; ``round_trip_cycles`` None: twice ``network_cycles``."""
+    a round trip of its credits at ``cycles`` a frame."""
     if not stored or sink.tensor.kind.per_batch:
         return fifo_beats
-    around = 2 * network_cycles if round_trip_cycles is None else round_trip_cycles
-    return min(fifo_beats, -(-sink.beats * around // cycles) + REGISTER_BEATS)
+    return min(fifo_beats, -(-sink.beats * 2 * network_cycles // cycles) + REGISTER_BEATS)
 
 
 def sending_end(crossing: Crossing, form: LinkFormat) -> CompressedEnd | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 from dagtrain.emission.device import stored_edges
-from dagtrain.emission.links import crossings_of, hops_of, link_format, receiver_beats, round_trip, walked
+from dagtrain.emission.links import allowed_cycles, crossings_of, hops_of, link_format, receiver_beats
 from dagtrain.emission.stored import DramUse
 from dagtrain.graph.ir import Graph, Role
 from dagtrain.passes.fold import fold_graph
@@ -96,7 +96,7 @@ def wired_graph(
     standing = place.run(folded, placed, devices)
     crossings = crossings_of(standing, devices)
     routing = cluster.routing
-    delays = {c.edge: cluster.network_cycles * walked(c.source_device, c.target_device, routing) for c in crossings}
+    delays = allowed_cycles(crossings, cluster.network_cycles, routing)
     depths = fifo_beats(folded, schedule(folded, interval, delays, periods))
     outside = stored_edges(folded, dram)
     stored = {
@@ -109,11 +109,7 @@ def wired_graph(
         crossing.edge: max(
             link_words * elements_per_word(crossing.element_bits, form.word_bits) // crossing.sink.lanes,
             receiver_beats(
-                crossing.sink,
-                depths[crossing.edge],
-                crossing.edge in outside,
-                interval,
-                round_trip_cycles=round_trip(crossing, cluster.network_cycles, routing),
+                crossing.sink, depths[crossing.edge], crossing.edge in outside, interval, delays[crossing.edge]
             ),
         )
         for crossing in crossings

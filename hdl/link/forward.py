@@ -58,9 +58,8 @@ class Forward(LinkUnit):
         return {"error": 1}
 
     def latency_cycles(self, way: int, out: int) -> int:
-        """Of a word from an input to an output, if nothing else is on its way: a stage, then merges, or a stage."""
-        ways = self.merged[out]
-        return 1 + max(1, merges_passed(ways.index(way), len(ways)))
+        """Of a word from an input to an output, if nothing else is on its way."""
+        return passed_cycles(self.merged[out], way)
 
     def build(self, domain: ClockReset, streams: Mapping[str, Stream]) -> Instances:
         """See the base class."""
@@ -68,6 +67,11 @@ class Forward(LinkUnit):
         cables = range(len(self.merged) - 1)
         rx, tx = [streams[f"rx{at}"] for at in cables], [streams[f"tx{at}"] for at in cables]
         return forward(domain, streams["own"], rx, streams["mine"], tx, error, unit=self)
+
+
+def passed_cycles(ways: Sequence[int], way: int) -> int:
+    """Cycles from an input to an output with these: a stage, then merges, or a stage."""
+    return 1 + max(1, merges_passed(ways.index(way), len(ways)))
 
 
 @block
