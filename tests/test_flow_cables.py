@@ -7,6 +7,10 @@ from pathlib import Path
 import pytest
 
 from dagtrain.emission.manifest import read_manifest
+from dagtrain.flow import cosim_step
+from dagtrain.flow.cosim_step import CosimOptions
+from dagtrain.progress import Silent
+from hdl.errors import DagtrainError
 from tests.flow_support import CLUSTER, Case, new_case, quick_costs
 
 # both ends of a chain have room for about half of the network each, the board between them for nothing
@@ -76,3 +80,9 @@ def test_an_emitted_chain_trains_to_the_bits_of_the_emulator(chain: Case) -> Non
     outcome = chain.step("cosim", "--batches", "2", "--no-efficiency")
     assert outcome.code == 0, outcome.error
     assert "every bit equal" in outcome.out
+
+
+def test_ranks_do_not_share_cables(chain: Case) -> None:
+    chain.must("emit")
+    with pytest.raises(DagtrainError, match=r"^--mpi: words go over cables, which one program simulates alone; "):
+        cosim_step.run(chain.workspace, CosimOptions(mpi=True, batches=1), Silent())
