@@ -133,6 +133,19 @@ def test_time_over_cables_is_as_told_and_control_alone_takes_as_long(tmp_path: P
     assert ways == {("alpha", "beta"), ("beta", "alpha"), ("beta", "gamma"), ("gamma", "beta")}
 
 
+def test_devices_that_hold_nothing_and_pass_nothing_on_are_left_out_with_their_cables() -> None:
+    graph = tiny_net()
+    placed = dealt_out(graph, ("alpha", "beta"))
+    made = design_cluster(graph, placed, BOARDS, TINY_CYCLES, LIBRARY, word_bits=64, routing=chain(4))
+    assert [device.name for device in made.devices] == ["alpha", "beta"]
+    assert [[port.peer for port in device.cables.ports] for device in made.devices if device.cables] == [
+        ["beta"], ["alpha"],
+    ]  # fmt: skip
+    alone = dict.fromkeys(placed, "alpha")
+    (one,) = design_cluster(graph, alone, BOARDS, TINY_CYCLES, LIBRARY, word_bits=64, routing=chain(4)).devices
+    assert not one.has_network
+
+
 def test_manifests_tell_who_is_at_the_other_end_of_each_port(tmp_path: Path) -> None:
     delivered = deliver(tiny_chain(), LIBRARY, tmp_path)
     told = {}

@@ -19,8 +19,9 @@ from hdl.signals import ClockReset
 from hdl.simulate import Backend, Design, Direction, StreamPort, run_streams
 from hdl.simulate.models.link import LEAST_LATENCY, link_wire
 from hdl.stream import Stream
+from placement.problem.instance import Cable
 from placement.problem.routes import Routing
-from tests.test_routes import chain, drawn, mesh, pairs_of
+from tests.test_routes import GBIT, chain, drawn, mesh, pairs_of
 
 SHAPES = {
     "chain": chain(3), "ring": chain(4, closed=True), "mesh": mesh(2, 3),
@@ -72,6 +73,17 @@ def test_nothing_is_passed_on_at_the_end_of_a_chain_and_at_the_dateline_of_a_rin
         unit = units_of(routing)[at]
         cables = range(1, len(routing.leaving[at]) + 1)
         assert unit.merged == (tuple(cables), *((0,) for _ in cables))
+
+
+def test_ports_have_the_numbers_of_the_cluster_file() -> None:
+    ends = (("d1", 3, "d0", 2), ("d1", 1, "d2", 0))
+    cables = tuple(Cable(a=a, a_port=m, b=b, b_port=n, bits_per_s=GBIT) for a, m, b, n in ends)
+    routing = Routing(("d0", "d1", "d2"), cables)
+    found = device_cables(routing, routing.devices, "d1", format_of(routing))
+    assert [(port.sends, port.receives, port.peer, port.peer_port) for port in found.ports] == [
+        ("net_tx_1", "net_rx_1", "d2", 0), ("net_tx_3", "net_rx_3", "d0", 2),
+    ]  # fmt: skip
+    assert found.unit.table == (2, 0, 1)
 
 
 UNITS = {"chain": units_of(chain(3))[1], "mesh": units_of(mesh(3, 3))[4], "end": units_of(chain(2))[0]}
