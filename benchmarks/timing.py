@@ -72,6 +72,7 @@ from hdl.link.ethernet.packer import Packer
 from hdl.link.ethernet.port import EthernetPort
 from hdl.link.ethernet.sink import FrameSink
 from hdl.link.format import LinkFormat
+from hdl.link.forward import Forward
 from hdl.link.ingress import Ingress
 from hdl.link.pool import ReceivePool
 from hdl.link.routing import Merge, Split
@@ -93,6 +94,11 @@ _STORE = {"element_bits": 16, "x_lanes": 2, "y_lanes": 4, "elements": 56 * 56 * 
 UNITS: Mapping[str, Unit] = {
     "merge": Merge(format=FORM),
     "split": Split(format=FORM),
+    "forward, 4 cables": Forward(
+        format=FORM,
+        table=(0, 1, 2, 3),
+        merged=((1, 2, 3, 4), (0, 2, 3, 4), (0, 1, 3, 4), (0, 1, 2, 4), (0, 1, 2, 3)),
+    ),
     "receive pool, 16 streams": ReceivePool(format=FORM, regions=(64,) * 16, stages=(2, 16) * 8),
     "egress, 3 lanes": Egress(format=FORM, element_bits=16, lanes=3, elements=56 * 56 * 63, credits=500),
     "egress, 8 lanes": Egress(format=FORM, element_bits=16, lanes=8, elements=56 * 56 * 64, credits=500),

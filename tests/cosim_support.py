@@ -32,6 +32,7 @@ from hdl.layers.pointwise.sigmoid import Sigmoid
 from hdl.layers.pointwise.silu import Silu
 from hdl.recipe import Recipe
 from hdl.simulate.models.link import LEAST_LATENCY
+from placement.problem.routes import Routing
 
 BATCH = 4
 CYCLES = 1200
@@ -197,12 +198,16 @@ def tiny_design(
     )
 
 
-def said_batch_cycles(design: ClusterDesign, network_cycles: int) -> int:
-    """Cycles of a batch as `batch_time` says, of a design with a network of such latency."""
-    # through the switch, with the merges of most of its ways
-    network_cycles += LEAST_LATENCY + len(design.devices) - 1
+def said_batch_cycles(design: ClusterDesign, network_cycles: int, routing: Routing | None = None) -> int:
+    """Cycles of a batch as `batch_time` says, of a design with a network, or cables, of such latency."""
+    if routing is None:
+        # through the switch, with the merges of most of its ways
+        network_cycles += LEAST_LATENCY + len(design.devices) - 1
     rates = {name: min(1.0, float(1 / period)) for name, period in design.periods.items()}
-    hops = hops_of(design.crossings, design.form, design.fifo_beats, network_cycles, rates, design.periods)
+    hops = hops_of(
+        design.crossings, design.form, design.fifo_beats, network_cycles, rates, design.periods, routing,
+        [device.name for device in design.devices],
+    )  # fmt: skip
     placed = design.graph.placed
     periods = {node: design.periods[device] for node, device in placed.items() if device in design.periods}
     ways = edge_ways(design.graph, design.fifo_beats, hops, periods=periods)

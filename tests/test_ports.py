@@ -35,6 +35,7 @@ from hdl.link.ethernet.clocked import ClockedMac
 from hdl.link.ethernet.frame import FrameFormat
 from hdl.link.ethernet.sink import FrameSink
 from hdl.link.format import LinkFormat
+from hdl.link.forward import Forward
 from hdl.link.ingress import Ingress
 from hdl.link.pool import ReceivePool
 from hdl.link.routing import CreditWord, Drain, Merge, Split
@@ -267,7 +268,7 @@ def units() -> tuple[Unit, ...]:
     return (
         Egress(**ends, credits=7), Ingress(**ends, depth=7), Split(format=link), Merge(format=link), Drain(format=link),
         ReceivePool(format=link, regions=(4, 5), stages=(2, 16)), Ingress(**ends, depth=7, pooled=True),
-        CreditWord(format=link),
+        CreditWord(format=link), Forward(format=link, table=(0, 1, 2), merged=((1, 2), (0, 2), (0, 1))),
         DramFifo(**stored, capacity=3), DramReplay(**stored, batch=4, staleness=2), DramConstant(**stored),
         LoadedConstant(**stored), LoadedReplay(**stored, batch=4, staleness=2),
         AxiMerge(format=axi),

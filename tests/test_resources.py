@@ -47,6 +47,7 @@ from hdl.layers.pointwise.relu import Relu
 from hdl.layers.pointwise.slope_error import SlopeError
 from hdl.link.egress import Egress
 from hdl.link.format import LinkFormat
+from hdl.link.forward import Forward
 from hdl.link.ingress import Ingress
 from hdl.link.pool import ReceivePool
 from hdl.link.routing import Merge, Split
@@ -357,6 +358,7 @@ CIRCUITS: dict[str, Callable[[], Any]] = {
     "merge_of_four": unit_block(Merge(format=LINK, longest=32)),
     "merge_of_credits": unit_block(Merge(format=LINK, sides=3, returned=True)),
     "split": unit_block(Split(format=LINK)),
+    "forward": unit_block(Forward(format=LINK, table=(0, 1, 2, 1), merged=((0, 1, 2), (0, 2), (0, 1)))),
     "receive_pool": unit_block(ReceivePool(format=LINK, regions=(64,) * 12, stages=(2, 16) * 6)),
     "relu": lambda: elaborate(Relu(height=1, width=1, channels=8, lanes=2))[0],
     "leaky_relu": lambda: elaborate(LeakyRelu(height=1, width=1, channels=8, lanes=2))[0],

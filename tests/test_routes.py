@@ -128,8 +128,8 @@ def test_any_cables_are_walked_up_and_then_down(seed: int) -> None:
     assert shortest >= 0.8 * len(pairs_of(routing)), f"seed {seed}"
 
 
-def test_a_circle_of_waiting_is_found() -> None:
-    # all the way round, clockwise
+def clockwise_ring() -> Routing:
+    """Of four devices, all words of which go round in one direction."""
     routing = chain(4, closed=True)
     clockwise = tuple(
         tuple(-1 if at == target else next(w for w in routing.leaving[at] if routing.wires[w].target == (at + 1) % 4)
@@ -138,7 +138,11 @@ def test_a_circle_of_waiting_is_found() -> None:
     )  # fmt: skip
     broken = replace(routing)
     broken.__dict__["next_wire"] = clockwise
-    assert len(broken.circle()) == 4
+    return broken
+
+
+def test_a_circle_of_waiting_is_found() -> None:
+    assert len(clockwise_ring().circle()) == 4
 
 
 def test_devices_without_a_way_are_told() -> None:

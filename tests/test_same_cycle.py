@@ -24,6 +24,7 @@ from hdl.layers.registry import load_layers
 from hdl.link.clocks import ClockCrossing
 from hdl.link.egress import Egress
 from hdl.link.format import LinkFormat
+from hdl.link.forward import Forward
 from hdl.link.ingress import Ingress
 from hdl.link.pool import ReceivePool
 from hdl.link.routing import Drain, Merge, Split
@@ -42,6 +43,7 @@ UNITS: list[Unit] = [
     *(Ingress(format=LINK, element_bits=16, lanes=n, elements=12, depth=d) for n in (1, 2, 3, 4) for d in (2, 8)),
     Merge(format=LINK),
     Split(format=LINK),
+    Forward(format=LINK, table=(0, 1), merged=((0, 1, 2), (0, 2), (0, 1))),
     ReceivePool(format=LINK, regions=(3, 4, 5), stages=(2, 16, 2)),
     *(Merge(format=LINK, sides=sides, longest=longest) for sides in (2, 3) for longest in (1, 3)),
     *(Ingress(format=LINK, element_bits=16, lanes=n, elements=12, depth=8, pooled=True) for n in (1, 4)),

@@ -25,7 +25,7 @@ from dagtrain.cosim.windows import LanePort, Share
 from dagtrain.emission.assembly import Assembly
 from dagtrain.emission.delivered import DeliveredDevice
 from dagtrain.emission.ethernet import host_label
-from dagtrain.emission.links import NETWORK_ROLE, axi_stream_signals, link_word, sender_role
+from dagtrain.emission.links import NETWORK_ROLE, NetworkModel, axi_stream_signals, link_word, sender_role
 from dagtrain.emission.manifest import COMMAND, DeliveryError, HostRecord, HostStreamRecord, MemoryRecord, StateRecord
 from dagtrain.emission.memory import AXI_PREFIX, axi4_payloads
 from dagtrain.emission.modules import ModuleLibrary, StreamModule, verilog_name
@@ -37,7 +37,7 @@ from hdl.link.format import LinkFormat
 from hdl.signals import ClockReset
 from hdl.simulate.models.dram import dram_model
 from hdl.simulate.models.host import stream_player, stream_recorder
-from hdl.simulate.models.link import lanes_between, link_switch
+from hdl.simulate.models.link import lanes_between, link_switch, link_wire
 from hdl.stream import Stream
 
 # words that the switch holds between any two devices: more than is under way between them
@@ -476,6 +476,11 @@ def _add_network(
     here = range(len(devices)) if share is None else share.here
     lanes = lane_ports(devices, share) or ()
     ends = [*(f"x{number}" for number in here), *(f"y{number}" for number in here), *(lane.net for lane in lanes)]
+    if has_cables(devices):
+        if share is not None:
+            raise ValueError("words go over cables, which one bench has alone")
+        _add_cables(assembly, library, devices, bench.network, form)
+        return
     network = bench.network
     options = {
         "latency": network.latency_cycles,
@@ -496,7 +501,7 @@ def _add_network(
     module = library.block(f"{BENCH}_switch", f"{form} {options}", dict.fromkeys(ends, form.payload_bits), build)
     nets = {}
     for number in here:
-        nets[f"x{number}"], nets[f"y{number}"] = _cable(assembly, devices[number].manifest.top, form)
+        nets[f"x{number}"], nets[f"y{number}"] = _port_streams(assembly, devices[number].manifest.top, form)
     for lane in lanes:
         nets[lane.net] = assembly.stream(f"{lane.net}_end", form.payload_bits)
         _end_lane(assembly, lane, nets[lane.net])
@@ -513,11 +518,58 @@ def _end_lane(assembly: Assembly, lane: LanePort, net: str) -> None:
         assembly.drain(net)
 
 
-def _cable(assembly: Assembly, top: str, form: LinkFormat) -> tuple[str, str]:
-    """The word streams (from, to) of a device's AXI4-Stream ports."""
-    sent, received = f"{top}_net_tx", f"{top}_net_rx"
-    leaving = assembly.stream(f"{top}_leaving", form.payload_bits)
-    arriving = assembly.stream(f"{top}_arriving", form.payload_bits)
+def has_cables(devices: Sequence[DeliveredDevice]) -> bool:
+    """Whether cables join the devices, and no switch."""
+    records = [device.manifest.network for device in devices]
+    return any(record is not None and record.cables is not None for record in records)
+
+
+def _add_cables(
+    assembly: Assembly,
+    library: ModuleLibrary,
+    devices: Sequence[DeliveredDevice],
+    network: NetworkModel,
+    form: LinkFormat,
+) -> None:
+    """The cables between the ports of devices, each direction with stalls of its own; `DeliveryError` where two
+    manifests don't tell of the same ones."""
+    ends = {
+        (device.manifest.device, cable.port): (device, cable)
+        for device in devices
+        for cable in (device.manifest.network and device.manifest.network.cables) or ()
+    }
+    wrong = [
+        f"{name}:{port}"
+        for (name, port), (_, cable) in ends.items()
+        if (cable.device, cable.device_port) not in ends
+        or (other := ends[cable.device, cable.device_port][1]).device != name
+        or other.device_port != port
+    ]
+    if wrong:
+        told = f"no manifest tells of the other ends of cables at {', '.join(wrong)}"
+        raise DeliveryError(told, f"run `{COMMAND}` again")
+    streams = {
+        end: _port_streams(assembly, device.manifest.top, form, f"_{cable.port}")
+        for end, (device, cable) in ends.items()
+    }
+    options = {"latency": network.latency_cycles, "words": network.words, "cycles": network.cycles}
+    for number, ((name, port), (device, cable)) in enumerate(ends.items()):
+        stalls = {"stall_256": network.stall_256, "seed": network.seed + number}
+
+        def build(domain: ClockReset, ways: Mapping[str, Stream], stalls: Mapping[str, int] = stalls) -> object:
+            return link_wire(domain, ways["x"], ways["y"], **options, **stalls)
+
+        told = f"{form} {options} {stalls}"
+        module = library.block(f"{BENCH}_cable", told, dict.fromkeys("xy", form.payload_bits), build)
+        nets = {"x": streams[name, port][0], "y": streams[cable.device, cable.device_port][1]}
+        assembly.instance(module, f"cable_{device.manifest.top}_{port}", nets)
+
+
+def _port_streams(assembly: Assembly, top: str, form: LinkFormat, port: str = "") -> tuple[str, str]:
+    """The word streams (from, to) of a device's AXI4-Stream ports; ``port``: of a cable."""
+    sent, received = f"{top}_net_tx{port}", f"{top}_net_rx{port}"
+    leaving = assembly.stream(f"{top}_leaving{port}", form.payload_bits)
+    arriving = assembly.stream(f"{top}_arriving{port}", form.payload_bits)
     assembly.assigns += [
         (f"{leaving}_valid", f"{sent}_tvalid"),
         (f"{leaving}_payload", link_word(form, sent)),

@@ -18,7 +18,7 @@ def clock_of(device: DeliveredDevice) -> str:
 
 def clock_at(device: DeliveredDevice, net: str) -> str:
     """The clock in the bench of a stream inside a device."""
-    of_network = net in NETWORK_NETS and device.manifest.ethernet is None
+    of_network = NETWORK_NETS.fullmatch(net) is not None and device.manifest.ethernet is None
     return CLUSTER_CLOCK if of_network else clock_of(device)
 
 

@@ -6,9 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from dagtrain.emission.cables import cabled_devices, device_cables
 from dagtrain.emission.device import DeviceDesign, design_device, stored_edges
 from dagtrain.emission.ethernet import Ethernet, HostStream, device_port, host_streams
-from dagtrain.emission.links import NETWORK_CYCLES, Crossing, crossings_of, link_format, receiver_beats
+from dagtrain.emission.links import (
+    NETWORK_CYCLES,
+    Crossing,
+    allowed_cycles,
+    crossings_of,
+    link_format,
+    receiver_beats,
+)
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.emission.stored import DramUse
 from dagtrain.graph.ir import Graph, PlacedGraph
@@ -21,6 +29,7 @@ from hdl.errors import DagtrainError
 from hdl.link.format import LinkFormat
 from hdl.parts.catalogue import DEFAULT_PARTS
 from hdl.parts.part import Part
+from placement.problem.routes import Routing
 
 
 @dataclass(frozen=True)
@@ -62,6 +71,7 @@ def design_cluster(
     state_access: bool = False,
     ethernet: Ethernet | None = None,
     pooled: bool = False,
+    routing: Routing | None = None,
 ) -> ClusterDesign:
     """Design every device of ``devices`` that holds a node, for ``cycles`` a frame.
 
@@ -71,19 +81,20 @@ def design_cluster(
     ``fifo_override`` replaces analysed FIFO depths (beats by edge), to see what a wrong depth does.
     ``state_access``: whether every device has streams by which state is loaded and dumped (docs/state.md).
     ``ethernet``: the network is Ethernet.  ``pooled``: all receivers of a device have one memory.
+    ``routing``: by which cables words go, each in ``network_cycles``, where there is no switch; devices that hold
+    nothing and pass words on have a design too.
     ``dram`` names the edges whose FIFO lies in DRAM; layers that keep a memory outside use it in any case.
     Raises `DagtrainError` for an edge in DRAM that doesn't exist, and for state that can't be loaded."""
     built = fold_graph(graph, folds or cycles, parts)
     folded = place(access_state(built) if state_access else built, placed, devices)
-    used = [name for name in devices if name in set(placed.values())]
-    use = dram or DramUse()
+    used, use = _designed(placed, devices, routing), dram or DramUse()
     unknown = sorted(use.edges - {edge for edge, *_ in folded.edges})
     if unknown:
         raise DagtrainError(f"graph {graph.name} has no edges {', '.join(unknown)} that could lie in DRAM")
     crossings = crossings_of(folded, used)
     streams = host_streams(folded, used, len(crossings), ethernet, cycles) if ethernet else ()
     form = link_format(len(crossings) + len(streams), len(used), word_bits, ethernet is not None, pooled=pooled)
-    delays = {crossing.edge: network_cycles for crossing in crossings}
+    delays = allowed_cycles(crossings, network_cycles, routing)
     clocks = periods or {}
     lasting = {name: clocks[device] for name, device in placed.items() if device in clocks}
     timing = schedule(folded, cycles, delays, lasting)
@@ -91,7 +102,7 @@ def design_cluster(
     depths = {**fifo_beats(folded, timing), **(fifo_override or {})}
     stored = stored_edges(folded, use)
     behind = {
-        c.edge: receiver_beats(c.sink, depths[c.edge], c.edge in stored, cycles, network_cycles) for c in crossings
+        c.edge: receiver_beats(c.sink, depths[c.edge], c.edge in stored, cycles, delays[c.edge]) for c in crossings
     }
     tops = []
     for number, name in enumerate(used):
@@ -101,10 +112,28 @@ def design_cluster(
             period = clocks.get(name, Fraction(1))
             port = device_port(ethernet, name, crossings, streams, form, cycles, folded.recipe.batch, period)
         own = name in clocks and port is None
+        cables = None if routing is None or len(used) < 2 else device_cables(routing, used, name, form)
         tops.append(
             design_device(
-                name, folded, depths, crossings, behind, library, form, number, use.at(clocks.get(name)), own, port
+                name,
+                folded,
+                depths,
+                crossings,
+                behind,
+                library,
+                form,
+                number,
+                use.at(clocks.get(name)),
+                own,
+                port,
+                cables,
             )
         )
     staleness = needed_staleness(folded, timing, delays)
     return ClusterDesign(folded, cycles, depths, crossings, tuple(tops), staleness, form, clocks, ethernet, streams)
+
+
+def _designed(placed: Mapping[str, str], devices: Sequence[str], routing: Routing | None) -> list[str]:
+    """Devices that hold a node, and those that pass on words between them."""
+    used = [name for name in devices if name in set(placed.values())]
+    return used if routing is None else list(cabled_devices(routing, set(used)))

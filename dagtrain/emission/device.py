@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dagtrain.emission.assembly import Assembly
+from dagtrain.emission.cables import DeviceCables
 from dagtrain.emission.ethernet import ANEW, DevicePort, EthernetNetwork, HostStream
 from dagtrain.emission.links import Crossing, NetworkPort, link_words
 from dagtrain.emission.memory import DeviceMemory, MemoryPort, fifo_regions
@@ -113,11 +114,13 @@ class DeviceDesign:
     rounds: int = 1
     # the Ethernet port; None: words go over the network as they are
     port: DevicePort | None = None
+    # None: all devices hang on one switch, or this one is alone
+    cables: DeviceCables | None = None
 
     @property
     def has_network(self) -> bool:
         """Whether the top has a network port that takes words."""
-        return bool(self.egress or self.ingress) and self.port is None
+        return bool(self.egress or self.ingress or self.cables) and self.port is None
 
 
 def design_device(
@@ -132,11 +135,13 @@ def design_device(
     dram: DramUse | None = None,
     own_clock: bool = False,
     ethernet: DevicePort | None = None,
+    cables: DeviceCables | None = None,
 ) -> DeviceDesign:
     """The design of device ``name``, the ``number``th of the network.
 
     ``fifo_beats`` are depths by edge, ``receiver_beats`` those of the FIFOs behind receivers, by crossing edge.
-    ``own_clock``: its clock is another than the network's.  ``ethernet``: its port, where the network is Ethernet."""
+    ``own_clock``: its clock is another than the network's.  ``ethernet``: its port, where the network is Ethernet.
+    ``cables``: what joins it to others, where there is no switch."""
     use = dram or DramUse()
     nodes = [node for node in graph.nodes if graph.placed[node.name] == name]
     assembly = Assembly(verilog_name(name), f"FPGA {name} of {graph.name}")
@@ -170,8 +175,8 @@ def design_device(
                 _add_channel(assembly, edge, source, port, fifo_beats[edge], library)
         _add_outside(assembly, graph, node, memory)
     links = _add_chain(assembly, [node for node in graph.circuits if graph.placed[node.name] == name], library, host)
-    if ethernet is not None or egress or ingress:
-        network = host.network(assembly, library, form, own_clock)
+    if ethernet is not None or egress or ingress or cables:
+        network = host.network(assembly, library, form, own_clock, cables)
         _add_network_port(network, egress, ingress, receiver_beats, stored)
     stores = memory.finish()
     names = tuple(node.name for node in nodes)
@@ -194,6 +199,7 @@ def design_device(
         batch=graph.recipe.batch,
         rounds=rounds(graph.recipe.staleness),
         port=ethernet,
+        cables=cables,
     )
 
 
@@ -231,10 +237,17 @@ class _HostStreams:
         self.nets += [(stream, net) for stream in found]
         return bool(found)
 
-    def network(self, assembly: Assembly, library: ModuleLibrary, form: LinkFormat, own_clock: bool) -> NetworkPort:
+    def network(
+        self,
+        assembly: Assembly,
+        library: ModuleLibrary,
+        form: LinkFormat,
+        own_clock: bool,
+        cables: DeviceCables | None,
+    ) -> NetworkPort:
         """The port under construction, with the ends of all that has a net."""
         if self._port is None:
-            return NetworkPort(assembly, library, form, own_clock)
+            return NetworkPort(assembly, library, form, own_clock, cables)
         network = EthernetNetwork(assembly, library, form, port=self._port)
         for stream, net in self.nets:
             network.add_host(stream, net)

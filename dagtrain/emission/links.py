@@ -13,18 +13,23 @@ what a stream has of the port costs half of what it costs where each has a merge
 
 Where the device's clock is not the network's, both AXI4-Stream ports are at `net_clk`, and a `ClockCrossing` stands
 behind each.
+
+Where cables join devices, each cable's port <p> has a transmit and a receive port of its own, `net_tx_<p>` and
+`net_rx_<p>`, and a `Forward` stands between them and all that, at the network's clock.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from dagtrain.emission.assembly import Assembly
+from dagtrain.emission.cables import DeviceCables, cables_between, way_cycles
 from dagtrain.emission.modules import ModuleLibrary, StreamModule, verilog_name
 from dagtrain.graph.ir import PlacedGraph
 from dagtrain.schedule.buffers import REGISTER_BEATS
@@ -45,6 +50,7 @@ from hdl.streams.width import elements_per_word
 from hdl.tensor import Port
 from hdl.unit import Unit
 from placement.problem.network import WORDS_ALLOWED_CYCLES
+from placement.problem.routes import Routing
 
 # receivers of which a memory is priced, each of which has its part
 POOLED = 16
@@ -62,7 +68,9 @@ THERE = {"write_clk": "clk", "write_rst": "rst", "read_clk": "net_clk", "read_rs
 # word streams of a network port before the way to the device's clock, behind the way from it, and at the device's
 # clock; those that no receiver's memory took
 ARRIVING, LEFT, ARRIVED, UNPOOLED = "arriving", "left", "arrived", "unpooled"
-NETWORK_NETS = (ARRIVING, LEFT)
+# those of a device that passes words on and has none of its own; of cables, each with the number of its port
+SILENT, CABLE_IN, CABLE_OUT = "silent", "cable_in_", "cable_out_"
+NETWORK_NETS = re.compile(rf"{ARRIVING}|{LEFT}|{SILENT}|(?:{CABLE_IN}|{CABLE_OUT})\d+")
 
 # what messages call the switches and arbiters of a network port
 NETWORK_ROLE = "network port"
@@ -158,6 +166,14 @@ def crossings_of(graph: PlacedGraph, devices: Sequence[str]) -> tuple[Crossing, 
         way = start, stop, index[start], index[stop]
         found.append(Crossing(edge, len(found), *way, source, sink, graph.coding(edge)))
     return tuple(found)
+
+
+def allowed_cycles(crossings: Sequence[Crossing], network_cycles: int, routing: Routing | None) -> dict[str, int]:
+    """Edge -> cycles from port to port that buffers allow for, ``network_cycles`` over the switch or each cable."""
+    return {
+        crossing.edge: network_cycles * cables_between(crossing.source_device, crossing.target_device, routing)
+        for crossing in crossings
+    }
 
 
 def link_format(
@@ -305,22 +321,27 @@ def hops_of(
     network_cycles: int,
     rates: Mapping[str, float] | None = None,
     periods: Mapping[str, Fraction] | None = None,
+    routing: Routing | None = None,
+    devices: Sequence[str] = (),
 ) -> dict[str, Hop]:
     """Edge -> its way over the network.
 
     Args:
         beats: depths of the FIFOs behind receivers.
-        network_cycles: from port to port.
+        network_cycles: from port to port, over the switch or one cable.
         rates: device -> words a cycle that its port carries, if fewer than one.
-        periods: as in `port_cycles`."""
+        periods: as in `port_cycles`.
+        routing: by which cables words go between ``devices``; None: all hang on one switch."""
     ports, found = port_cycles(crossings, form, beats, periods), {}
     for crossing in crossings:
         words = link_words(crossing, beats[crossing.edge], form.word_bits)
+        ends = crossing.source_device, crossing.target_device
+        there, back = (way_cycles(*way, network_cycles, routing, devices) for way in (ends, ends[::-1]))
         found[crossing.edge] = Hop(
             source=crossing.source_device,
             target=crossing.target_device,
-            cycles=network_cycles + ports[crossing.edge].there,
-            back_cycles=max(0, network_cycles + ports[crossing.edge].back),
+            cycles=there + ports[crossing.edge].there,
+            back_cycles=max(0, back + ports[crossing.edge].back),
             word=crossing.elements_per_word(form.word_bits),
             credits=words,
             credit_batch=credit_batch(words),
@@ -425,6 +446,8 @@ class NetworkPort:
     form: LinkFormat
     # whether the device's clock is another than the network's
     own_clock: bool = False
+    # None: all devices hang on one switch
+    cables: DeviceCables | None = None
     # streams that want to leave, of words and of credits, and the place of the device that each goes to
     leaving: list[tuple[str, int]] = dataclasses.field(default_factory=list)
     returning: list[tuple[str, int]] = dataclasses.field(default_factory=list)
@@ -514,9 +537,14 @@ class NetworkPort:
         if self.own_clock:
             self.assembly.port("net_clk", 1, Direction.IN)
             self.assembly.port("net_rst", 1, Direction.IN)
-        self.deal_out(self._crossed(self._receive_port(), ARRIVED, HERE))
+        self.deal_out(self._crossed(self._arriving(), ARRIVED, HERE))
         words, credits = ([net for net, _ in nets] for nets in (self.leaving, self.returning))
-        self._transmit_port(self._crossed(self.merged(words, credits), LEFT, THERE))
+        if words or credits:
+            leaving = self._crossed(self.merged(words, credits), LEFT, THERE)
+        else:
+            leaving = self.stream(SILENT)
+            self.assembly.silence(leaving, self.form.payload_bits)
+        self._leave(leaving)
         self.assembly.port("net_error", 1, Direction.OUT)
         self.assembly.assigns.append(("net_error", " | ".join(self.errors)))
 
@@ -548,31 +576,52 @@ class NetworkPort:
         self.unit("clock_crossing", unit, f"crossing_{name}", {"x": words, "y": out}, clocks)
         return out
 
-    def _receive_port(self) -> str:
-        """The AXI4-Stream slave `net_rx`, as a word stream."""
-        words = self.stream(ARRIVING)
+    def _arriving(self) -> str:
+        """Words for this device, from its one receive port or from the cables."""
+        if self.cables is None:
+            return self._receive_port("net_rx", ARRIVING)
+        return self.stream(ARRIVING)
+
+    def _leave(self, words: str) -> None:
+        """Words of this device go to its one transmit port, or to the cables."""
+        if self.cables is None:
+            self._transmit_port("net_tx", words)
+            return
+        streams = {"own": words, "mine": ARRIVING}
+        for at, port in enumerate(self.cables.ports):
+            streams[f"rx{at}"] = self._receive_port(port.receives, f"{CABLE_IN}{port.number}")
+            streams[f"tx{at}"] = self.stream(f"{CABLE_OUT}{port.number}")
+            self._transmit_port(port.sends, streams[f"tx{at}"])
+        error = self.assembly.wire("error_forward")
+        self.errors.append(error)
+        clocks = {"clk": "net_clk", "rst": "net_rst"} if self.own_clock else {}
+        self.unit("link_forward", self.cables.unit, "forward", streams, {**clocks, "error": error})
+
+    def _receive_port(self, port: str, net: str) -> str:
+        """An AXI4-Stream slave, as a word stream."""
+        words = self.stream(net)
         self.assembly.writers[words] = NETWORK_ROLE
-        self.assembly.port("net_rx_tvalid", 1, Direction.IN)
-        self.assembly.port("net_rx_tready", 1, Direction.OUT)
+        self.assembly.port(f"{port}_tvalid", 1, Direction.IN)
+        self.assembly.port(f"{port}_tready", 1, Direction.OUT)
         for signal, width in axi_stream_widths(self.form).items():
-            self.assembly.port(f"net_rx_{signal}", width, Direction.IN)
+            self.assembly.port(f"{port}_{signal}", width, Direction.IN)
         self.assembly.assigns += [
-            (f"{words}_valid", "net_rx_tvalid"),
-            (f"{words}_payload", link_word(self.form, "net_rx")),
-            ("net_rx_tready", f"{words}_ready"),
+            (f"{words}_valid", f"{port}_tvalid"),
+            (f"{words}_payload", link_word(self.form, port)),
+            (f"{port}_tready", f"{words}_ready"),
         ]
         return words
 
-    def _transmit_port(self, words: str) -> None:
-        """The AXI4-Stream master `net_tx` of a word stream."""
+    def _transmit_port(self, port: str, words: str) -> None:
+        """The AXI4-Stream master of a word stream."""
         self.assembly.readers[words] = NETWORK_ROLE
-        self.assembly.port("net_tx_tvalid", 1, Direction.OUT)
-        self.assembly.port("net_tx_tready", 1, Direction.IN)
-        self.assembly.assigns += [("net_tx_tvalid", f"{words}_valid"), (f"{words}_ready", "net_tx_tready")]
+        self.assembly.port(f"{port}_tvalid", 1, Direction.OUT)
+        self.assembly.port(f"{port}_tready", 1, Direction.IN)
+        self.assembly.assigns += [(f"{port}_tvalid", f"{words}_valid"), (f"{words}_ready", f"{port}_tready")]
         signals = axi_stream_signals(self.form, f"{words}_payload")
         for signal, width in axi_stream_widths(self.form).items():
             self.assembly.assigns.append(
-                (self.assembly.port(f"net_tx_{signal}", width, Direction.OUT), signals[signal])
+                (self.assembly.port(f"{port}_{signal}", width, Direction.OUT), signals[signal])
             )
 
     def _from_pool(self, arriving: str) -> str:

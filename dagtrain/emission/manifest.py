@@ -193,12 +193,25 @@ class MemoryRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CableRecord:
+    """A cable at a port of the device."""
+
+    port: int
+    # at the other end
+    device: str
+    device_port: int
+    bits_per_s: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class NetworkRecord:
     """The device's network port: AXI4-Stream `net_tx` and `net_rx`."""
 
     format: LinkFormat
     # number of the device in the cluster
     device: int
+    # None: all devices hang on one switch; else ports have `net_tx_<port>` and `net_rx_<port>` each
+    cables: tuple[CableRecord, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -369,6 +382,8 @@ class Manifest:
         """The file's text."""
         record = _ADAPTER.dump_python(self, mode="json")
         plain = {key: value for key, value in record.items() if key not in OPTIONAL or value is not None}
+        if plain["network"] and plain["network"]["cables"] is None:
+            del plain["network"]["cables"]
         for crossing in (*plain["egress"], *plain["ingress"]):
             if crossing["coded"] is None:
                 del crossing["coded"]

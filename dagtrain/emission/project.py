@@ -21,6 +21,7 @@ from dagtrain.emission.manifest import (
     FILE_LIST,
     MANIFEST,
     MANIFEST_SCHEMA,
+    CableRecord,
     CodedRecord,
     ContentsRecord,
     CopyRecord,
@@ -289,12 +290,22 @@ def _manifest(design: DeviceDesign, sources: Sequence[str], part: str, clocks: C
         ),
         copies=tuple(CopyRecord(part=part, depth=depth) for part, depth in sorted(design.copies.items())),
         memory=tuple(map(_memory, design.memories)) or None,
-        network=NetworkRecord(format=design.form, device=design.number) if design.has_network else None,
+        network=_network(design) if design.has_network else None,
         egress=tuple(_crossing(crossing, design) for crossing in design.egress),
         ingress=tuple(_crossing(crossing, design) for crossing in design.ingress),
         state=_state(design),
         ethernet=_ethernet(design.port, pace.files) if design.port else None,
     )
+
+
+def _network(design: DeviceDesign) -> NetworkRecord:
+    cables = None
+    if design.cables is not None:
+        cables = tuple(
+            CableRecord(port=port.number, device=port.peer, device_port=port.peer_port, bits_per_s=port.bits_per_s)
+            for port in design.cables.ports
+        )
+    return NetworkRecord(format=design.form, device=design.number, cables=cables)
 
 
 def _state(design: DeviceDesign) -> StateRecord | None:

@@ -14,6 +14,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from dagtrain.cosim.bench import has_cables
 from dagtrain.cosim.circuits import Circuit, circuits
 from dagtrain.cosim.cluster import Feeds, bench_clocks, simulate_cluster, spoken
 from dagtrain.cosim.compare import ClusterRun
@@ -274,6 +275,8 @@ def _work(folder: Path, workspace: Workspace, options: CosimOptions, progress: P
     require_tools(*_tools(options), *(SIMULATORS["verilator"] if options.efficiency else ()))
     plan, ready, modules = load_plan(workspace), prepared(workspace, options), library()
     delivered, graph = ready.delivered, ready.graph
+    if options.mpi and has_cables(delivered.devices):
+        raise DagtrainError("--mpi: words go over cables, which one program simulates alone", "leave --mpi out")
     bench, stretch = folder / "bench", max(1, plan.batch_cycles // STRETCHES)
     # a batch may take many times as long as its frames: what fills and drains the pipeline counts
     optimise = is_long(options.batches * plan.batch_cycles)

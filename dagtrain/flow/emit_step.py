@@ -179,10 +179,16 @@ def chosen_design(
         dram=replace(chosen_dram(graph, choices, cluster, pace.interval), channel_of=channels or {}),
         folds=pace.folds,
         parts=pace.parts,
-        periods={device: period for device, period in cluster.periods.items() if device in set(placed.values())},
+        # devices that hold nothing may pass words on
+        periods={
+            device: period
+            for device, period in cluster.periods.items()
+            if cluster.routing is not None or device in set(placed.values())
+        },
         state_access=state_access,
         ethernet=ethernet,
         pooled=cluster.network.pooled,
+        routing=cluster.routing,
     )
 
 

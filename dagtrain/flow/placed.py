@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from dagtrain.emission.cables import cables_between
 from dagtrain.files import write_text
 from dagtrain.flow.import_step import IMPORT_COMMAND, load_training_graph, parts_from_json, parts_to_json, read_graph
 from dagtrain.flow.records import PlaceRecord
@@ -157,7 +158,8 @@ def _meta(found: FormedPlan, planned: Planned, searched: Searched, cluster: Clus
 
 
 def _needed_staleness(laid: Wired, pace: Pace, cluster: Cluster) -> int:
-    delays = dict.fromkeys(laid.hops, cluster.network_cycles)
+    ways = {edge: cables_between(hop.source, hop.target, cluster.routing) for edge, hop in laid.hops.items()}
+    delays = {edge: cluster.network_cycles * cables for edge, cables in ways.items()}
     return needed_staleness(laid.graph, schedule(laid.graph, pace.interval, delays, pace.periods), delays)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 from dagtrain.emission.device import stored_edges
-from dagtrain.emission.links import crossings_of, hops_of, link_format, receiver_beats
+from dagtrain.emission.links import allowed_cycles, crossings_of, hops_of, link_format, receiver_beats
 from dagtrain.emission.stored import DramUse
 from dagtrain.graph.ir import Graph, Role
 from dagtrain.passes.fold import fold_graph
@@ -63,7 +63,8 @@ def wired(
 ) -> Wired:
     """The folded graph of a plan with its FIFOs, memories and links.
 
-    ``network_cycles``: from network port to network port; None: as the cluster's network is taken to need.
+    ``network_cycles``: from network port to network port, over the switch or one cable; None: as the cluster's network
+    is taken to need.
     ``together``: as if all of it stood on one device."""
     choices, pace = plan_choices(plan), plan_pace(plan)
     there = {node.inputs["x"] for node in graph.nodes if node.role is Role.RELAY}
@@ -94,7 +95,8 @@ def wired_graph(
     devices = [device.name for device in cluster.devices]
     standing = place.run(folded, placed, devices)
     crossings = crossings_of(standing, devices)
-    delays = {crossing.edge: cluster.network_cycles for crossing in crossings}
+    routing = cluster.routing
+    delays = allowed_cycles(crossings, cluster.network_cycles, routing)
     depths = fifo_beats(folded, schedule(folded, interval, delays, periods))
     outside = stored_edges(folded, dram)
     stored = {
@@ -107,7 +109,7 @@ def wired_graph(
         crossing.edge: max(
             link_words * elements_per_word(crossing.element_bits, form.word_bits) // crossing.sink.lanes,
             receiver_beats(
-                crossing.sink, depths[crossing.edge], crossing.edge in outside, interval, cluster.network_cycles
+                crossing.sink, depths[crossing.edge], crossing.edge in outside, interval, delays[crossing.edge]
             ),
         )
         for crossing in crossings
@@ -122,5 +124,5 @@ def wired_graph(
         for device in cluster.devices
     }
     under_way = cluster.way_cycles if network_cycles is None else network_cycles
-    hops = hops_of(crossings, form, behind, under_way, rates, cluster.periods)
+    hops = hops_of(crossings, form, behind, under_way, rates, cluster.periods, routing, devices)
     return Wired(standing, depths, hops, stored, periods, form.payload_bits if crossings else 0)

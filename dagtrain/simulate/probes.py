@@ -34,7 +34,8 @@ class Passing:
 
 @dataclass(frozen=True)
 class Lane:
-    """What a device sends to another one over a network of words."""
+    """What a device sends to another one over a network of words; where cables join them, what goes over a cable,
+    whomever it is for."""
 
     source: str
     target: str
@@ -133,6 +134,11 @@ def _lanes(devices: Sequence[DeliveredDevice]) -> Iterable[Lane]:
             continue
         low, bits = record.format.fields["device"]
         net = f"dut.{source.manifest.top}_leaving"
+        for cable in record.cables or ():
+            passes = f"{net}_{cable.port}_valid && {net}_{cable.port}_ready"
+            yield Lane(source.manifest.device, cable.device, passes)
+        if record.cables is not None:
+            continue
         for number, target in enumerate(devices):
             if target is not source:
                 sent = f"{net}_valid && {net}_ready && {net}_payload[{low + bits - 1}:{low}] == {number}"

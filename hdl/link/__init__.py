@@ -19,6 +19,9 @@ A device is wired of units of one to eight streams, so that all are converted on
 
 Stream number and device are input ports of the units, tied to constants by the netlist.
 
+Where cables join devices and no switch does, each passes on words for others, by a table, between its cables and the
+units above (`hdl.link.forward`).
+
 Where a device has another clock than the network, all of its words cross between the two clocks on their way to the
 port and from it (`hdl.link.clocks`); the units above know nothing of that.  Frames of Ethernet cross between a device
 and the clocks of its MAC (`hdl.link.ethernet.clocked`).
