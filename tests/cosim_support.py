@@ -205,7 +205,7 @@ def said_batch_cycles(design: ClusterDesign, network_cycles: int, routing: Routi
         network_cycles += LEAST_LATENCY + len(design.devices) - 1
     rates = {name: min(1.0, float(1 / period)) for name, period in design.periods.items()}
     hops = hops_of(
-        design.crossings, design.form, design.fifo_beats, network_cycles, rates, design.periods, routing,
+        design.crossings, design.form, design.receiver_beats, network_cycles, rates, design.periods, routing,
         [device.name for device in design.devices],
     )  # fmt: skip
     placed = design.graph.placed

@@ -319,7 +319,7 @@ def test_gradient_engines_rest_until_their_sums_have_left(edge: str, credits: in
         ("residual", "dealt out", 4, 300, 9, 16),
         ("squeezed", "dealt out", 0, 300, 4, 16),
         ("squeezed", "dealt out", 9, 300, 8, 16),
-        # gradients that leave over a link of few credits: their engines rest three frames long, from the fifth batch on
+        # gradients that leave over a link, for which as many words are under way as it takes to be gone in a frame
         ("twelve", "updates apart", BATCH, 576, 12, BATCH),
         # ports that are faster than engines
         ("residual", "dealt out", 0, 700, 4, 16),
@@ -354,3 +354,33 @@ def test_batches_take_the_cycles_that_are_said(
         # the last batch has the ports for itself, and the first ones fill the pipeline
         measured = fmean(run.batch_cycles[len(run.batch_cycles) // 2 : -1])
     assert said_batch_cycles(design, NETWORK_CYCLES) == pytest.approx(measured, rel=CLOSE)
+
+
+# of a network as far as buffers allow for: half of a round trip
+FAR_CYCLES = 240
+
+
+@pytest.mark.slow
+def test_gradients_that_leave_within_a_frame_hold_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over a far link whose receivers hold next to nothing their engines rest three frames long.  What is said of such
+    links is up to a tenth too slow, never too fast."""
+    graph, library = NETS["twelve"](BATCH, BATCH), ModuleLibrary(cache_folder() / "modules")
+
+    def measured(folder: str) -> tuple[float, int]:
+        design = design_cluster(graph, placement(graph, "updates apart"), DEVICES, 576, library, word_bits=64)
+        feeds = [synthetic_feeds(graph, BATCH, 100 + index) for index in range(24)]
+        network, options = NetworkModel(latency_cycles=FAR_CYCLES, stall_256=0), (0, 1, Silent())
+        run = simulate_design(
+            design, library, feeds, tmp_path / folder, Simulator.VERILATOR, network, *options, optimise=False
+        )
+        assert run.mismatches == ()
+        # batches of several lengths repeat in eights
+        found = fmean(run.batch_cycles[-16:])
+        assert found <= said_batch_cycles(design, FAR_CYCLES) <= 1.1 * found
+        return found, sum(sum(device.link_words.values()) for device in design.devices)
+
+    quick, many = measured("rule")
+    monkeypatch.setattr("dagtrain.emission.design.receiver_beats", lambda _sink, beats, *_: beats)
+    slow, few = measured("few")
+    assert many > few
+    assert quick < 0.75 * slow

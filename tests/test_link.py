@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from myhdl import Signal, always_comb, block, intbv
 
-from dagtrain.emission.links import Crossing, link_words
+from dagtrain.emission.links import Crossing, link_words, receiver_beats
 from hdl.convert.tools import check_yosys, compile_icarus, lint_verilog
 from hdl.convert.verilog import convert
 from hdl.errors import DeadlockError
@@ -436,6 +436,19 @@ def test_a_receiver_has_room_for_all_that_waits_behind_the_network(
     crossing = Crossing("stash", 0, "alpha", "beta", 0, 1, port, port)
     depth = link_words(crossing, frames * port.beats, 64)
     assert depth - (credit_batch(depth) - 1) >= frames * wire_words(port.tensor.elements, 16, 64)
+
+
+@pytest.mark.parametrize(
+    ("elements", "lanes", "cycles", "beats"),
+    # within a frame's time; no more than comes in a cycle each; no more than there is; as few as there were
+    [(4096, 4, 2048, 256), (65_536, 4, 4096, 512), (64, 4, 16, 16), (64, 4, 65_536, 2)],
+)
+def test_a_receiver_takes_what_comes_once_a_batch_within_a_frame(
+    elements: int, lanes: int, cycles: int, beats: int
+) -> None:
+    port = Port("g", Tensor((1, 1, elements), Fixed(16, 8), Kind.GRADIENT), lanes)
+    for stored in (False, True):
+        assert receiver_beats(port, 2, stored, cycles, 512) == beats
 
 
 def broken(words: list[Word], fault: str) -> list[Word]:

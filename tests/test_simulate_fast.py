@@ -80,7 +80,7 @@ def wired_of(design: ClusterDesign) -> Wired:
     """A design with the network of `traced`."""
     under_way = NETWORK_CYCLES + LEAST_LATENCY + len(design.devices) - 1
     rates = {name: min(1.0, float(1 / period)) for name, period in design.periods.items()}
-    hops = hops_of(design.crossings, design.form, design.fifo_beats, under_way, rates, design.periods)
+    hops = hops_of(design.crossings, design.form, design.receiver_beats, under_way, rates, design.periods)
     periods = {n: design.periods[device] for n, device in design.graph.placed.items() if device in design.periods}
     bits = design.form.payload_bits if design.crossings else 0
     return Wired(design.graph, design.fifo_beats, hops, {}, periods, bits)

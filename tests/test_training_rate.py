@@ -155,7 +155,7 @@ def test_links_of_a_plan_carry_the_words_of_its_circuits_and_their_credits(
     for crossing in design.crossings:
         frames = graph.recipe.batch if crossing.source.tensor.kind.per_batch else 1
         words = Fraction(crossing.words(bits), frames)
-        back = words / credit_batch(link_words(crossing, design.fifo_beats[crossing.edge], bits))
+        back = words / credit_batch(link_words(crossing, design.receiver_beats[crossing.edge], bits))
         sent[crossing.source_device] += bits * words
         arrived[crossing.target_device] += bits * words
         sent[crossing.target_device] += bits * back

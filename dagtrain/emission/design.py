@@ -52,6 +52,8 @@ class ClusterDesign:
     ethernet: Ethernet | None = None
     # of the host, over the network
     host_streams: tuple[HostStream, ...] = ()
+    # of edges that cross, behind the receiver
+    receiver_beats: Mapping[str, int] = field(default_factory=dict)
 
 
 def design_cluster(
@@ -130,7 +132,9 @@ def design_cluster(
             )
         )
     staleness = needed_staleness(folded, timing, delays)
-    return ClusterDesign(folded, cycles, depths, crossings, tuple(tops), staleness, form, clocks, ethernet, streams)
+    return ClusterDesign(
+        folded, cycles, depths, crossings, tuple(tops), staleness, form, clocks, ethernet, streams, behind
+    )
 
 
 def _designed(placed: Mapping[str, str], devices: Sequence[str], routing: Routing | None) -> list[str]:

@@ -201,8 +201,11 @@ def receiver_words(sink: Port, fifo_beats: int, word_bits: int, coding: Coding |
 
 def receiver_beats(sink: Port, fifo_beats: int, stored: bool, cycles: int, network_cycles: int = NETWORK_CYCLES) -> int:
     """Depth in beats of the FIFO behind a receiver: the edge's own or, where the stream goes on to DRAM, what comes in
-    a round trip of its credits at ``cycles`` a frame."""
-    if not stored or sink.tensor.kind.per_batch:
+    a round trip of its credits at ``cycles`` a frame; of a tensor that comes once a batch, for which engines rest or
+    wait, what has to be under way so that all of it comes within one frame's time."""
+    if sink.tensor.kind.per_batch:
+        return max(fifo_beats, min(network_cycles, sink.beats, -(-sink.beats * network_cycles // cycles)))
+    if not stored:
         return fifo_beats
     return min(fifo_beats, -(-sink.beats * 2 * network_cycles // cycles) + REGISTER_BEATS)
 

@@ -11,7 +11,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from dagtrain.emission.links import NETWORK_CYCLES, Share, receiver_beats
+from dagtrain.emission.links import NETWORK_CYCLES, Share
 from dagtrain.emission.memory import deal_units, group_share
 from dagtrain.emission.stored import DramUse, Stored, can_be_dealt
 from dagtrain.graph.ir import Graph, Node, Role
@@ -34,6 +34,7 @@ from hdl.layers.storage import Home
 from hdl.parts.part import Part
 from hdl.tensor import Port, Tile
 from hdl.unit import Unit
+from placement.problem.routes import Routing
 
 # block memories that a FIFO or a layer's memory must take on chip before DRAM is worth its queues and adapters
 LEAST_DRAM_BLOCKS = 8
@@ -67,6 +68,8 @@ class LevelCosts:
     dealing: Dealing = field(default_factory=Dealing)
     # of nodes on devices of another clock than the cluster's, what a cycle there lasts in cycles of that
     periods: Mapping[str, Fraction] = field(default_factory=dict)
+    # by which cables words go; None: over a switch
+    routing: Routing | None = None
     # what follows from all these, worked out once: the folded graph with the tiles of its weights, its links, when
     # frames flow on each edge, and beats of the FIFO there
     tiles: Mapping[str, Tile] = field(init=False)
@@ -82,7 +85,7 @@ class LevelCosts:
         self.folded = fold_graph.run(chosen, self.folds or self.cycles, self.parts, self.tiles)
         self.links = LinkCosts.of(
             self.folded, self.assignment, self.devices, self.link_word_bits, self.network_cycles, self.host_on_network,
-            self.pooled,
+            self.pooled, self.routing,
         )  # fmt: skip
         self.flows = schedule(self.folded, self.cycles, self.links.delays, self.periods)
         self.depths = fifo_beats(self.folded, self.flows)
@@ -200,7 +203,7 @@ class LevelCosts:
             crosses = edge in self.links.crossings
             stored = port.name in fifos or port.name in layer.replayed or port.name in layer.parked
             if crosses:
-                beats = receiver_beats(port, self.depths[edge], stored, self.cycles, self.network_cycles)
+                beats = self.links.behind(edge, port, self.depths[edge], stored, self.cycles)
                 pieces += self._port_pieces(port.name, self.links.receiving(edge, beats))
             elif not stored:
                 queue = queue_resources(port.payload_bits, self.depths[edge], self.estimator)
@@ -233,7 +236,7 @@ class LevelCosts:
         for port in layer.sources:
             crossing = node.outputs.get(port.name)
             if crossing is not None and crossing in self.links.crossings:
-                pieces += self._port_pieces(port.name, self.links.sending(crossing, self.depths[crossing]))
+                pieces += self._port_pieces(port.name, self.links.sending(crossing, self.depths[crossing], self.cycles))
         if node.role is Role.HOST and self.host_on_network:
             for name, ends in self.links.host_ends(layer, self.cycles):
                 pieces += self._port_pieces(name, ends)

@@ -75,7 +75,7 @@ class Foldings:
                 offers[node.name] = self._alone(node) if menu is None else _untied(menu)
         level = PricedLevel(offers, frozenset(tiled), {}, {})
         cluster = self.prices.cluster
-        credit_words = most_credit_words(self.prices.graph, cluster.link_word_bits, cluster.network_cycles)
+        credit_words = most_credit_words(self.prices.graph, cluster.link_word_bits, cluster.most_network_cycles)
         return self.prices.of_levels([level], self.prices.links(credit_words))
 
     @cached_property

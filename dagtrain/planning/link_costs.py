@@ -7,6 +7,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
 
 from dagtrain.emission.ethernet import host_words
 from dagtrain.emission.links import (
@@ -15,6 +16,7 @@ from dagtrain.emission.links import (
     WHOLE,
     Crossing,
     Share,
+    allowed_cycles,
     crossings_of,
     link_format,
     link_words,
@@ -39,6 +41,7 @@ from hdl.parts.part import Part
 from hdl.tensor import Port, Tensor
 from hdl.unit import Unit
 from placement.problem.instance import Link
+from placement.problem.routes import Routing
 
 # streams over the network that the header of words has room for where it isn't known how many there are
 MANY_STREAMS = 1024
@@ -138,10 +141,12 @@ class LinkCosts:
     form: LinkFormat
     # whether it is known where nodes stand
     placed: bool
-    # cycles under way that buffers allow for
+    # cycles under way that buffers allow for, over a switch or a cable
     network_cycles: int = NETWORK_CYCLES
     # whether words go in frames
     framed: bool = False
+    # by which cables words go; None: over a switch
+    routing: Routing | None = None
 
     @classmethod
     def of(
@@ -153,20 +158,24 @@ class LinkCosts:
         network_cycles: int = NETWORK_CYCLES,
         host_on_network: bool = False,
         pooled: bool = False,
+        routing: Routing | None = None,
     ) -> LinkCosts:
         """Of a placement; of none yet: no edge crosses.  ``host_on_network``: the host's streams are there too, of
         Ethernet.  ``pooled``: all receivers of a device have one memory."""
         found = crossings_of(place.run(graph, assignment, devices), devices) if assignment else ()
         hosts = sum(node.role is Role.HOST for node in graph.nodes) if host_on_network else 0
         form = link_format(len(found) + hosts, len(devices), word_bits, host_on_network, pooled=pooled)
-        return cls(
-            {crossing.edge: crossing for crossing in found}, form, bool(assignment), network_cycles, host_on_network
-        )
+        crossings = {crossing.edge: crossing for crossing in found}
+        return cls(crossings, form, bool(assignment), network_cycles, host_on_network, routing)
 
-    @property
+    @cached_property
     def delays(self) -> dict[str, int]:
         """Crossing edge -> cycles under way."""
-        return dict.fromkeys(self.crossings, self.network_cycles)
+        return allowed_cycles(tuple(self.crossings.values()), self.network_cycles, self.routing)
+
+    def behind(self, edge: str, sink: Port, beats: int, stored: bool, cycles: int) -> int:
+        """Beats of the FIFO behind the receiver of an edge that crosses (`receiver_beats`)."""
+        return receiver_beats(sink, beats, stored, cycles, self.delays[edge])
 
     def credit_words(
         self, graph: Graph, depths: Mapping[str, int], waiting: Collection[str], cycles: int
@@ -182,22 +191,22 @@ class LinkCosts:
         for edge, _producer, _source, _consumer, sink in graph.streams:
             beats, bits = depths[edge], self.form.word_bits
             if edge in self.crossings:
-                if edge in waiting:
-                    beats = receiver_beats(sink, beats, True, cycles, self.network_cycles)
+                beats = self.behind(edge, sink, beats, edge in waiting, cycles)
                 found[edge] = credit_batch(receiver_words(sink, beats, bits, graph.coding(edge)))
             elif not self.placed:
-                under_way = 0 if sink.tensor.kind.per_batch else self.network_cycles
-                found[edge] = credit_batch(receiver_words(sink, beats, bits, graph.coding(edge)) + under_way)
+                found[edge] = credit_batch(receiver_words(sink, beats, bits, graph.coding(edge)) + self.network_cycles)
         return found
 
-    def sending(self, edge: str, beats: int) -> tuple[Share, ...]:
-        """What is at the sending end: the sender, its parts of what gets its credits and of the tree of merges."""
+    def sending(self, edge: str, beats: int, cycles: int) -> tuple[Share, ...]:
+        """What is at the sending end, of an edge with such a FIFO at so many cycles a frame: the sender, its parts of
+        what gets its credits and of the tree of merges."""
         crossing = self.crossings[edge]
-        ends = sending_units(crossing, self.form, link_words(crossing, beats, self.form.word_bits))
+        behind = self.behind(edge, crossing.sink, beats, False, cycles)
+        ends = sending_units(crossing, self.form, link_words(crossing, behind, self.form.word_bits))
         return shares(*ends, form=self.form, framed=self.framed, sends=True)
 
     def receiving(self, edge: str, beats: int) -> tuple[Share, ...]:
-        """What is at the receiving end, its FIFO included."""
+        """What is at the receiving end, its FIFO of so many beats included (`behind`)."""
         crossing = self.crossings[edge]
         ends = receiving_units(crossing, self.form, link_words(crossing, beats, self.form.word_bits))
         return shares(*ends, form=self.form, framed=self.framed, sends=False)

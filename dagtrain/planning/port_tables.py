@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from dagtrain.emission.cables import device_cables
 from dagtrain.emission.links import port_rest
 from dagtrain.graph.ir import Graph
 from dagtrain.planning.frame_ports import NO_BITS, FramePorts, free_ports, host_bits, pool_rest
@@ -16,9 +17,10 @@ from hdl.costs.resources import Usage, fit
 from hdl.link.clocks import ClockCrossing
 from hdl.link.format import LinkFormat
 from hdl.parts.catalogue import PARTS
+from hdl.unit import Unit
 from placement.problem.cluster import Cluster
 from placement.problem.deadline import Deadline
-from placement.problem.instance import Link, NetworkPort, ticks
+from placement.problem.instance import Device, Link, NetworkPort, ticks
 
 
 @dataclass
@@ -51,13 +53,18 @@ class PortTables:
         contents = self.estimator.block(repr(unit), dict(unit.streams), unit.build)
         return 2 * fit(contents, PARTS[part]).alm
 
-    def rest(self, part: str) -> Usage:
-        """What a device's port has, on a part, beyond the shares of its streams; nothing where there is no network, or
-        where that stands with its frames."""
+    def rest(self, device: Device) -> Usage:
+        """What a device's port has beyond the shares of its streams, what passes on words from cable to cable among it;
+        nothing where there is no network, or where that stands with its frames."""
         if self.framed or len(self.cluster.devices) == 1:
             return Usage()
-        found = (self.estimator.block(repr(u), dict(u.streams), u.build) for u in port_rest(self.many, framed=False))
-        return sum((fit(contents, PARTS[part]) for contents in found), pool_rest(self.many, PARTS[part]))
+        units: list[Unit] = [*port_rest(self.many, framed=False)]
+        if self.cluster.routing is not None:
+            names = self.cluster.routing.devices
+            units.append(device_cables(self.cluster.routing, names, device.name, self.many).unit)
+        found = (self.estimator.block(repr(unit), dict(unit.streams), unit.build) for unit in units)
+        part = PARTS[device.part]
+        return sum((fit(contents, part) for contents in found), pool_rest(self.many, part))
 
     def of(
         self, levels: Sequence[PricedLevel], links: Sequence[Link], places: Mapping[str, str] | None

@@ -164,6 +164,7 @@ class Prices:
             multiply=self.multiply,
             dealing=cluster_dealing(self.cluster, cycles) if self.deal else Dealing(),
             periods=periods_of(self.cluster, assignment or {}),
+            routing=self.cluster.routing,
         )
         self._elaborate(level, deadline or Deadline())
         return level
@@ -243,11 +244,11 @@ class Prices:
     def _devices(self, levels: Sequence[PricedLevel], ports: Mapping[str, NetworkPort]) -> Iterable[Device]:
         """The devices with their ports, less what is reserved on them."""
         for device in self.cluster.placement_devices():
-            reserved = [level.reserved[device.part] for level in levels if level.reserved]
-            m20k, alm = (max((getattr(usage, name) for usage in reserved), default=0) for name in ("m20k", "alm"))
+            found = [level.reserved[device.part] for level in levels if level.reserved]
+            m20k, alm = (max((getattr(usage, name) for usage in found), default=0) for name in ("m20k", "alm"))
             m20k, alm = device.m20k - device.dram_channels * m20k, device.alm - device.dram_channels * alm
-            if reserved:
-                rest = self._frame_ports.rest(device.part)
+            if found:
+                rest = self._frame_ports.rest(device)
                 m20k, alm = m20k - rest.m20k, alm - rest.alm
             if device.clock_hz and not ports:
                 alm -= self._frame_ports.clock_crossings(device.part)

@@ -228,6 +228,12 @@ class Cluster:
         """Cycles between two devices that buffers allow for."""
         return self.network.allowed_cycles(self.clock_hz)
 
+    @property
+    def most_network_cycles(self) -> int:
+        """The same between the two that are farthest apart."""
+        cables = max(map(max, self.routing.distance)) if self.routing is not None else 1
+        return self.network_cycles * cables
+
     @cached_property
     def routing(self) -> Routing | None:
         """By which cables words go; None: all devices hang on one switch."""
