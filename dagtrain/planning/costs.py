@@ -208,11 +208,7 @@ class LevelCosts:
             elif not stored:
                 queue = queue_resources(port.payload_bits, self.depths[edge], self.estimator)
                 adapter = adapter_resources(self.folded.producers[edge][1], port, self.estimator)
-                pieces += _pieces(
-                    Use.FIFO,
-                    port.name,
-                    [queue, *adapter],
-                )
+                pieces += _pieces(Use.FIFO, port.name, [queue, *adapter])
             if stored:
                 lanes = self._stored_lanes(node, port)
                 queues = self._queues(lanes * port.tensor.fixed.width, port.payload_bits)

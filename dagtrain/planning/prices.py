@@ -21,6 +21,7 @@ from dagtrain.planning.priced import ON_CHIP, PricedLevel, level_key
 from dagtrain.planning.timetable import spending
 from dagtrain.progress import Progress
 from hdl.costs.estimate import Circuit, Estimator, Wanted
+from hdl.costs.resources import Usage
 from hdl.errors import FoldingError
 from hdl.layers.storage import Home
 from hdl.parts.part import Part
@@ -246,15 +247,13 @@ class Prices:
         for device in self.cluster.placement_devices():
             found = [level.reserved[device.part] for level in levels if level.reserved]
             m20k, alm = (max((getattr(usage, name) for usage in found), default=0) for name in ("m20k", "alm"))
-            m20k, alm = device.m20k - device.dram_channels * m20k, device.alm - device.dram_channels * alm
-            if found:
-                rest = self._frame_ports.rest(device)
-                m20k, alm = m20k - rest.m20k, alm - rest.alm
+            rest = self._frame_ports.rest(device) if found else Usage()
+            port, channels = ports.get(device.name), device.dram_channels
+            m20k, alm = device.m20k - channels * m20k - rest.m20k, device.alm - channels * alm - rest.alm
             if device.clock_hz and not ports:
                 alm -= self._frame_ports.clock_crossings(device.part)
-            channels = device.dram_channels if all(level.tells_streams for level in levels) else 1
-            m20k, alm = max(0, m20k), max(0, alm)
-            yield replace(device, m20k=m20k, alm=alm, dram_channels=channels, port=ports.get(device.name))
+            channels = channels if all(level.tells_streams for level in levels) else 1
+            yield replace(device, m20k=max(0, m20k), alm=max(0, alm), dram_channels=channels, port=port)
 
     @cached_property
     def _frame_ports(self) -> PortTables:
