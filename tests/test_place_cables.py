@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from dagtrain.planning.port_tables import PortTables
 from dagtrain.report import contents, roofline
-from placement.problem.cluster import read_cluster
+from hdl.costs.estimate import Estimator
+from placement.problem.cluster import parse_cluster, read_cluster
 from placement.problem.instance import instance_from_json
 from placement.problem.plan import plan_from_json
 from placement.problem.validate import violations
 from tests.flow_support import CLUSTER, Case, call, new_case, quick_costs
+from tests.test_relays import residual
 
 DIGITS = Path(__file__).parent.parent / "examples" / "digits"
 
@@ -79,3 +82,13 @@ def test_an_excluded_device_passes_words_on(tmp_path: Path, monkeypatch: pytest.
     plan = plan_from_json((case.out / "place" / "plan.json").read_text())
     assert {item.device for item in plan.items} == {"head", "worker-1"}
     assert {route.through for route in plan.routes} == {("worker-0",)}
+
+
+def test_what_passes_on_words_takes_its_part_of_a_device() -> None:
+    """More in the middle of a chain than at its end, and nothing at a switch."""
+    text, port = (DIGITS / "cluster-chain.toml").read_text(), Estimator()
+    chain = parse_cluster(text)
+    switch = parse_cluster(text.replace('topology = "chain"', 'topology = "switch"').replace("ports = 2", "ports = 1"))
+    end, middle, _ = (PortTables(residual(1), chain, port, lambda *_: None).rest(d) for d in chain.placement_devices())
+    plain = PortTables(residual(1), switch, port, lambda *_: None).rest(switch.placement_devices()[0])
+    assert middle.alm > end.alm > plain.alm > 0

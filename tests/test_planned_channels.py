@@ -257,7 +257,7 @@ def test_what_narrow_streams_take_is_counted_and_a_group_reserved(monkeypatch: p
     for of, level, less in zip(clusters, (narrow, wide), (group, 0), strict=True):
         made = Prices(graph, of, estimator, {}, Silent()).of_levels([level], ())
         # … and merges and a split of the network's port
-        rest = PortTables(graph, of, estimator, lambda *_: None).rest("AGFB014").alm
+        rest = PortTables(graph, of, estimator, lambda *_: None).rest(of.placement_devices()[0]).alm
         assert rest > 0
         assert [d.alm for d in made.devices] == [d.board.alm - 2 * less - rest for d in of.devices]
     assert group > 0

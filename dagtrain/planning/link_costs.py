@@ -194,7 +194,9 @@ class LinkCosts:
                 beats = self.behind(edge, sink, beats, edge in waiting, cycles)
                 found[edge] = credit_batch(receiver_words(sink, beats, bits, graph.coding(edge)))
             elif not self.placed:
-                found[edge] = credit_batch(receiver_words(sink, beats, bits, graph.coding(edge)) + self.network_cycles)
+                beats = receiver_beats(sink, beats, False, cycles, self.network_cycles)
+                under_way = 0 if sink.tensor.kind.per_batch else self.network_cycles
+                found[edge] = credit_batch(receiver_words(sink, beats, bits, graph.coding(edge)) + under_way)
         return found
 
     def sending(self, edge: str, beats: int, cycles: int) -> tuple[Share, ...]:
