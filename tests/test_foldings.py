@@ -4,6 +4,7 @@ above a plan."""
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 from itertools import pairwise
@@ -17,7 +18,7 @@ from dagtrain.planning.costs import LevelCosts
 from dagtrain.planning.foldings import Foldings
 from dagtrain.planning.ladder import SLOW_RATIO, Ladder
 from dagtrain.planning.levels import least_cycles
-from dagtrain.planning.link_costs import network_links
+from dagtrain.planning.link_costs import most_credit_words, network_links
 from dagtrain.planning.planner import Planner
 from dagtrain.planning.prices import Prices
 from dagtrain.planning.results import Found
@@ -25,6 +26,7 @@ from dagtrain.progress import Silent
 from hdl.costs.estimate import Estimator
 from hdl.errors import DagtrainError, FoldingError, InfeasibleError, OutOfTimeError
 from placement.problem.plan import Bound
+from placement.problem.routes import chain_cables
 from placement.problem.validate import violations
 from placement.search.search import SearchOptions
 from tests.cosim_support import inception_net
@@ -127,6 +129,35 @@ def test_no_folding_or_placement_has_fewer_bits_on_a_link_than_the_least(net: st
     assert seen > 500
     # anything more would be too much
     assert len(reached) > 5, reached
+
+
+def test_credits_of_far_boards_in_a_chain_stand_for_no_more_words_than_the_most() -> None:
+    """At both ends of eight boards, in fast frames: more words are under way than over a single cable."""
+    graph, cluster = residual(2), small_cluster(8, 40)
+    names, rates = zip(*((device.name, device.board.link_bits_per_s) for device in cluster.devices), strict=True)
+    cluster = replace(cluster, network=replace(cluster.network, cables=chain_cables(names, rates)))
+    assert cluster.most_network_cycles == 7 * cluster.network_cycles
+    found = Foldings(Prices(graph, cluster, Estimator(), {}, Silent()))
+    near = most_credit_words(graph, cluster.link_word_bits, cluster.network_cycles)
+    links = [link.credit_bits_per_frame for link in found.instance.links]
+    beyond = 0
+    for seed in range(16):
+        rng = random.Random(seed)
+        cycles, ends = round(2 ** rng.uniform(5, 7)), (names[0], names[-1])
+        placed = {node.name: rng.choice(ends) for node in graph.nodes}
+        try:
+            level = LevelCosts(
+                graph, cycles, {}, cluster_dram(cluster, cycles), found.prices.parts, found.prices.estimator, placed,
+                names, cluster.link_word_bits, routing=cluster.routing,
+            )  # fmt: skip
+        except FoldingError:
+            continue
+        built = network_links(level.folded, cluster.link_word_bits, level.credit_words)
+        for (edge, *_), least, link in zip(level.folded.streams, links, built, strict=True):
+            if edge in level.credit_words and edge in near:
+                assert least <= link.credit_bits_per_frame, f"seed {seed}: {edge}"
+                beyond += level.credit_words[edge] > near[edge]
+    assert beyond > 5
 
 
 def test_the_staircase_says_what_folding_at_its_steps_costs() -> None:

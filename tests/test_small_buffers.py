@@ -145,6 +145,22 @@ def test_depthwise_tiles_take_some_multipliers_more_where_that_saves_more_memory
     assert after.dsp - before.dsp == 12
 
 
+def test_dense_tiles_take_some_multipliers_more_where_that_saves_more_memory() -> None:
+    """A convolution of ResNet-50: all taps in a cycle would each read a copy of a whole map, with weights in DRAM."""
+    fields: dict[str, Any] = {"height": 14, "width": 14, "channels": 256, "filters": 256, "kernel": (3, 3)}
+    fields |= {"padding": (1, 1, 1, 1), "ragged": True}
+    parts, estimator = [part("AGFB014"), part("10AX115")], Estimator()
+    few, small = (Conv(**fields, small_buffers=each) for each in (False, True))
+    tiles = [next(each.tiles(333_333, parts)) for each in (few, small)]
+    assert tiles == [Tile(5, 8, 9), Tile(3, 128, 1)]
+    before, after = (
+        fit(estimator.layer(dataclasses.replace(each, weights=Home.DRAM).fold(333_333, tile)), parts[0])
+        for each, tile in zip((few, small), tiles, strict=True)
+    )
+    assert 0 < after.dsp - before.dsp < before.dsp / 8
+    assert before.m20k - after.m20k > 50
+
+
 def test_results_leave_part_by_part() -> None:
     """Hardly later than the last pixel that they see came, where a row came first before."""
     first = []

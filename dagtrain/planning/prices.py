@@ -252,8 +252,8 @@ class Prices:
             m20k, alm = device.m20k - channels * m20k - rest.m20k, device.alm - channels * alm - rest.alm
             if device.clock_hz and not ports:
                 alm -= self._frame_ports.clock_crossings(device.part)
-            channels = channels if all(level.tells_streams for level in levels) else 1
-            yield replace(device, m20k=max(0, m20k), alm=max(0, alm), dram_channels=channels, port=port)
+            told = channels if all(level.tells_streams for level in levels) else 1
+            yield replace(device, m20k=max(0, m20k), alm=max(0, alm), dram_channels=told, port=port)
 
     @cached_property
     def _frame_ports(self) -> PortTables:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from enum import Enum
 from fractions import Fraction
 
@@ -60,11 +59,12 @@ def with_shared_weights(problem: Problem, wanted: ShareWeights) -> Graph:
 
 def largest_weights(problem: Problem, pairs: Mapping[str, str], cycles: int) -> list[str]:
     """Nodes that would borrow the largest weights, as many as it takes until the rest, one version of each, fill no
-    more than `MOST_WEIGHTS` of all block memories; of engines that can have them outside at so many cycles a frame."""
-    devices = [device for device in problem.cluster.devices if device.board.m20k]
-    if not all(device.board.dram_bytes_per_s for device in devices):
+    more than `MOST_WEIGHTS` of all block memories; of engines that can have them outside at so many cycles a frame.
+    None where a board has no DRAM."""
+    boards = [device.board for device in problem.cluster.devices]
+    if not all(board.dram_bytes_per_s for board in boards):
         return []
-    room = MOST_WEIGHTS * sum(device.board.m20k * device.board.part.m20k_bits for device in devices)
+    room = MOST_WEIGHTS * sum(board.m20k * board.part.m20k_bits for board in boards)
     bits = {name: weight_bits(problem.graph.by_name[lender].layer) for name, lender in pairs.items()}
     found: list[str] = []
     for name in sorted(bits, key=lambda name: (-bits[name], name)):
@@ -79,9 +79,13 @@ def largest_weights(problem: Problem, pairs: Mapping[str, str], cycles: int) -> 
 def _passes_by(layer: Layer, cycles: int) -> bool:
     """Whether an engine of so many cycles a frame can have its weights outside."""
     outside = layer.at(Home.DRAM)
-    with suppress(FoldingError):
-        return outside is not None and bool(outside.fold(cycles))
-    return False
+    if outside is None:
+        return False
+    try:
+        outside.fold(cycles)
+    except FoldingError:
+        return False
+    return True
 
 
 def weight_bits(layer: Layer) -> int:

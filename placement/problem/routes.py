@@ -167,18 +167,19 @@ class Routing:
     def _up_down(self, target: int) -> list[int]:
         """Device -> its next wire to this one: down all the way where that is possible, else up."""
         ranks = self._ranks
-        # in the order in which a rank's ups are known before it
-        found, cables = [-1] * len(ranks), [0] * len(ranks)
-        down = {target: 0}
-        for at in sorted(range(len(ranks)), key=ranks.__getitem__, reverse=True):
-            ways = [(down[end] + 1, w) for w, end in self._ends(at) if ranks[end] > ranks[at] and end in down]
+        found = [-1] * len(ranks)
+        # cables to it, of devices whose way is known: first of those above it, each behind all that are lower
+        cables = {target: 0}
+        downwards = sorted(range(len(ranks)), key=ranks.__getitem__)
+        for at in reversed(downwards):
+            ways = [(cables[end] + 1, w) for w, end in self._ends(at) if ranks[end] > ranks[at] and end in cables]
             if at != target and ways:
-                down[at], found[at] = min(ways)
-        for at in sorted(range(len(ranks)), key=ranks.__getitem__):
-            if at in down:
-                cables[at] = down[at]
-                continue
-            cables[at], found[at] = min((cables[end] + 1, w) for w, end in self._ends(at) if ranks[end] < ranks[at])
+                cables[at], found[at] = min(ways)
+        # then of all others, each behind all that are higher
+        for at in downwards:
+            if at not in cables:
+                ways = [(cables[end] + 1, w) for w, end in self._ends(at) if ranks[end] < ranks[at]]
+                cables[at], found[at] = min(ways)
         return found
 
     def _ends(self, at: int) -> Iterator[tuple[int, int]]:
