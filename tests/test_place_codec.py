@@ -87,8 +87,8 @@ def test_links_with_room_carry_gradients_as_they_are_and_no_value_is_another(
 def test_slow_links_keep_the_codec_where_training_is_faster_for_it_and_explain_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    always, _ = placed(tmp_path / "always", monkeypatch, 1.5, "--gap", "0.3", "--explain")
-    auto, _ = placed(tmp_path / "auto", monkeypatch, 1.5, "--gap", "0.3", "--codec", "auto", "--explain")
+    always, _ = placed(tmp_path / "always", monkeypatch, 2, "--gap", "0.3", "--explain")
+    auto, _ = placed(tmp_path / "auto", monkeypatch, 2, "--gap", "0.3", "--codec", "auto", "--explain")
     # all at once is slower; some are not
     assert left_plain(always) == set()
     plain = left_plain(auto)
