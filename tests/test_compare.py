@@ -14,13 +14,14 @@ from dagtrain.cosim.cluster import emulate
 from dagtrain.cosim.compare import Compared, compare, compare_start
 from dagtrain.cosim.locate import element_at
 from dagtrain.cosim.parts import Bench, BenchOptions
-from dagtrain.cosim.simulator import RunLog
+from dagtrain.cosim.simulator import RunLog, read_memory
 from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.graph.executor import Executor, Mode
 from dagtrain.training.feeds import synthetic_feeds
 from hdl.cache import cache_folder
 from hdl.convert.images import write_image
+from hdl.errors import ToolError
 from hdl.fixed import IntArray
 from hdl.layers.beats import pack, to_beats
 from hdl.layers.wiring.update import Update
@@ -184,3 +185,12 @@ def test_a_momentum_beside_its_master_is_told_apart(ran: Ran) -> None:
     names = [name.partition("[")[0] for name in found]
     assert names == ["master"] * layer.master_fixed.width + ["momentum"] * layer.momentum_width
     assert len({name.partition("[")[2] for name in found}) == 1
+
+
+def test_words_with_bits_that_nobody_has_written_are_told_by_file_and_line(tmp_path: Path) -> None:
+    path = tmp_path / "y.mem"
+    path.write_text("// words\n@00000000\n00f1 002a\n")
+    assert read_memory(path) == [0xF1, 0x2A]
+    path.write_text("// words\n@00000000\n00f1\n0x2x\n")
+    with pytest.raises(ToolError, match=r"y.mem, line 4: .*unknown: 0x2x"):
+        read_memory(path)

@@ -82,6 +82,20 @@ def test_a_wrong_bit_is_named_shown_and_leads_to_its_circuit(case: Case) -> None
     assert [(one["index"], one["simulation"]) for one in wrong] == [(first["index"], first["found"])]
 
 
+def test_weights_that_are_loaded_pass_before_those_of_batches_and_may_be_wrong_themselves(case: Case) -> None:
+    assert case.step("emit", "--state-access", "ports").code == 0
+    clean = document(case, "debug", "--batches", 1)
+    assert (clean["equal"], clean["first_wrong"], clean["also_wrong"]) == (True, None, [])
+    # of new weights, those of the batch
+    probed = document(case, "probe", "y_node.w.update.w")["elements"]
+    assert probed
+    assert all(one["simulation"] == one["code"] for one in probed)
+    spoil(case, "y_node.w.update", "y_node.w.update.w", 0, 1)
+    found = document(case, "debug", "--batches", 1, code=1)["first_wrong"]
+    assert (found["node"], found["batch"], found["frame"]) == ("y_node.w.update", None, None)
+    assert "y_node.w.update on head: as loaded, element [0, 0, 0, 0]" in case.step("debug", "--batches", "1").out
+
+
 def test_probe_needs_no_simulation_but_says_that_there_was_none(case: Case) -> None:
     found = document(case, "probe", "c_node.y")
     assert "run `dagtrain debug` first" in found["note"]

@@ -35,7 +35,7 @@ from dagtrain.cosim.simulator import (
 )
 from dagtrain.cosim.switch_host import NetworkHost, host_of
 from dagtrain.cosim.timeline import probes_for, read_timeline
-from dagtrain.cosim.trace import TRACE_FILE, Made, Traces, compare_traces, traced_streams
+from dagtrain.cosim.trace import TRACE_FILE, Made, Traces, compare_traces, passed_on, traced_streams
 from dagtrain.cosim.watch import Watched
 from dagtrain.emission.delivered import Delivered
 from dagtrain.emission.device import (
@@ -129,8 +129,9 @@ def simulate_cluster(
     program = build(folder / "sim", sources, simulator, optimise, clocks, paths, bench.macs).resolve()
     progress.end()
     golden = Executor(graph, Mode.GOLDEN)
-    started, made = compare_start(delivered, golden), Made(traced)
+    started = compare_start(delivered, golden)
     sent: dict[str, list[IntArray]] = {log.edge: [golden.weights[log.edge]] * log.loaded for log in bench.weights}
+    made = Made(traced, passed_on(graph, {edge: tuple(versions) for edge, versions in sent.items()}))
     write_loads(delivered, bench, golden, len(feeds), folder)
     expected = emulate(golden, feeds, sent, made)
     write_inputs(graph, bench, feeds, folder)

@@ -347,10 +347,16 @@ def refusal(folder: Path, of: str, cycle: int) -> DagtrainError:
 
 
 def read_memory(path: Path) -> list[int]:
-    """Words of a file written by `$writememh` (addresses and comments skipped)."""
+    """Words of a file written by `$writememh` (addresses and comments skipped).
+
+    Raises `ToolError` for a word with bits that nobody has written."""
     words: list[int] = []
-    for line in path.read_text().splitlines():
+    for number, line in enumerate(path.read_text().splitlines(), 1):
         text = line.split("//", 1)[0].strip()
-        if text and not text.startswith("@"):
+        if not text or text.startswith("@"):
+            continue
+        try:
             words += [int(word, 16) for word in text.split()]
+        except ValueError:
+            raise ToolError(f"{path.name}, line {number}: Verilog has left bits unknown: {text}") from None
     return words

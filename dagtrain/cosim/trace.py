@@ -17,7 +17,7 @@ from dagtrain.cosim.clocks import clock_of
 from dagtrain.emission.delivered import DeliveredDevice
 from dagtrain.emission.device import consumed_net, produced_net
 from dagtrain.graph.executor import Array
-from dagtrain.graph.ir import Graph, Node
+from dagtrain.graph.ir import Graph, Node, Role
 from hdl.fixed import Fixed, IntArray
 from hdl.layers.beats import unpack
 from hdl.tensor import Port, from_order
@@ -51,14 +51,15 @@ class Traced:
 class Element:
     """Where a number stands."""
 
-    # from 0; frame: None for tensors of a batch
-    batch: int
+    # from 0; None: of weights that pass when state is loaded, before those of the first one; frame: None for tensors of
+    # a batch
+    batch: int | None
     frame: int | None
     # in the tensor: row, column, channel of a map; as the parameter has it of weights and gradients
     index: tuple[int, ...]
 
     def __str__(self) -> str:
-        words = [f"batch {self.batch + 1}"]
+        words = ["as loaded" if self.batch is None else f"batch {self.batch + 1}"]
         if self.frame is None:
             return f"{words[0]}, element [{', '.join(map(str, self.index))}]"
         names = ("row", "column", "channel") if len(self.index) == 3 else tuple(f"axis {i}" for i in range(9))
@@ -84,8 +85,8 @@ class Wrong:
     @property
     def rank(self) -> tuple[object, ...]:
         """Causes come before what follows from them."""
-        frame = -1 if self.element.frame is None else self.element.frame
-        return self.element.batch, *self.order, frame, self.element.index
+        batch, frame = (-1 if at is None else at for at in (self.element.batch, self.element.frame))
+        return batch, *self.order, frame, self.element.index
 
     @property
     def numbers(self) -> str:
@@ -177,6 +178,7 @@ def compare_traces(folder: Path, traced: Sequence[Traced], graph: Graph, made: M
     words = 0
     for one, (cycles, got) in zip(traced, beats, strict=True):
         stream = _Stream.of(graph, one)
+        before = len(made.loaded.get(one.edge, ()))
         arrays = [stream.tensors(array) for array in made.arrays[one.edge]]
         want = np.concatenate(arrays)
         whole = len(got) // stream.port.beats
@@ -186,24 +188,37 @@ def compare_traces(folder: Path, traced: Sequence[Traced], graph: Graph, made: M
         found = stream.read(got[: count * stream.port.beats])
         words += count * stream.port.beats
         if one.produced:
-            sent[one.edge] = found
+            sent[one.edge] = found[before:]
         different = np.flatnonzero((found != want[:count]).reshape(count, stream.port.tensor.elements).any(axis=1))
         if len(different):
             order = (position[one.node], 1 if one.produced else 0)
-            wrong.append(_wrong(stream, one, int(different[0]), found, want, cycles, order, len(arrays[0])))
+            wrong.append(_wrong(stream, one, int(different[0]), found, want, cycles, order, len(arrays[-1]), before))
     return Traces(len(traced), words, tuple(sorted(wrong, key=lambda each: each.rank)), tuple(short), sent)
 
 
 class Made:
-    """The arrays of edges, of one batch after the other, as an executor shows them."""
+    """The arrays of edges, of one batch after the other, as an executor shows them.
 
-    def __init__(self, traced: Iterable[Traced]) -> None:
-        self.arrays: dict[str, list[Array]] = {one.edge: [] for one in traced}
+    ``loaded``: edge -> weights that pass it before those of batches, when state is loaded (`passed_on`)."""
+
+    def __init__(self, traced: Iterable[Traced], loaded: Mapping[str, Sequence[Array]]) -> None:
+        self.loaded = loaded
+        self.arrays: dict[str, list[Array]] = {one.edge: [*loaded.get(one.edge, ())] for one in traced}
 
     def __call__(self, edge: str, array: Array) -> None:
         """See `dagtrain.graph.executor.Observer`."""
         if edge in self.arrays:
             self.arrays[edge].append(array)
+
+
+def passed_on(graph: Graph, loaded: Mapping[str, Sequence[Array]]) -> dict[str, Sequence[Array]]:
+    """Edge -> weights that pass it when state is loaded, in front of forks too; ``loaded``: those of engines' edges."""
+    found = dict(loaded)
+    for node in reversed(graph.nodes):
+        handed_on = [found[edge] for edge in node.outputs.values() if edge in found]
+        if handed_on and node.role is Role.FORK:
+            found |= dict.fromkeys(node.inputs.values(), handed_on[0])
+    return found
 
 
 @dataclass(frozen=True)
@@ -248,9 +263,11 @@ def _wrong(
     cycles: Sequence[int],
     order: tuple[int, int],
     tensors_a_batch: int,
+    before: int,
 ) -> Wrong:
     index = tuple(int(at) for at in np.argwhere(found[tensor] != want[tensor])[0])
-    batch, frame = divmod(tensor, tensors_a_batch)
+    # what is loaded is of none
+    batch, frame = divmod(tensor - before, tensors_a_batch) if tensor >= before else (None, 0)
     per_batch = stream.port.tensor.kind.per_batch
     place = int(np.ravel_multi_index(index, stream.port.tensor.shape))
     cycle = cycles[tensor * stream.port.beats + stream.beat(place)]

@@ -167,7 +167,10 @@ def module_head(text: str) -> str:
 def used_modules(top: Module, library: ModuleLibrary) -> list[VerilogModule]:
     """The library's modules that a top instantiates, by name."""
     names = {instance.module for instance in top.instances}
-    return [module.verilog for module in library if module.name in names]
+    used = [module.verilog for module in library if module.name in names]
+    missing = names - {module.name for module in used}
+    assert not missing, f"{top.name} instantiates what its library lacks: {', '.join(sorted(missing))}"
+    return used
 
 
 def _constraints(clocks: Clocks, design: DeviceDesign) -> str:

@@ -240,7 +240,7 @@ def _as_data(wrong: Wrong) -> dict[str, Any]:
         "port": one.port,
         "device": one.device,
         "sent": one.produced,
-        # counted from 0
+        # counted from 0; None: as loaded
         "batch": element.batch,
         "frame": element.frame,
         "index": list(element.index),

@@ -294,8 +294,8 @@ class WrongRecord(TypedDict):
     port: str
     device: str
     sent: bool
-    # counted from 0; frame: None of tensors of a batch
-    batch: Count
+    # counted from 0; batch: None of weights as loaded, frame: None of tensors of a batch
+    batch: Count | None
     frame: Count | None
     index: list[Count]
     # codes
