@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from dagtrain.flow import sweep_step
 from dagtrain.planning.port_tables import PortTables
 from dagtrain.report import contents, roofline
 from hdl.costs.estimate import Estimator
@@ -13,7 +15,7 @@ from placement.problem.cluster import parse_cluster, read_cluster
 from placement.problem.instance import instance_from_json
 from placement.problem.plan import plan_from_json
 from placement.problem.validate import violations
-from tests.flow_support import CLUSTER, Case, call, new_case, quick_costs
+from tests.flow_support import CLUSTER, Case, QuickEstimator, call, new_case, quick_costs
 from tests.test_relays import residual
 
 DIGITS = Path(__file__).parent.parent / "examples" / "digits"
@@ -51,9 +53,13 @@ THREE = CLUSTER.replace(
 )
 
 
-def _case(root: Path, topology: str) -> Case:
+def _text(topology: str) -> str:
     text = THREE.replace("link_gbit_per_s = 100", "link_gbit_per_s = 100\nports = 2")
-    return new_case(root, f'{text}\n[network]\ntopology = "{topology}"\n')
+    return f'{text}\n[network]\ntopology = "{topology}"\n'
+
+
+def _case(root: Path, topology: str) -> Case:
+    return new_case(root, _text(topology))
 
 
 def test_what_has_no_meaning_on_cables_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,14 +69,57 @@ def test_what_has_no_meaning_on_cables_says_so(tmp_path: Path, monkeypatch: pyte
     explained = case.step("place", "--explain")
     assert explained.code == 0, explained.error
     assert "one more board: not asked, for nothing says to which others its cables would go" in explained.out
-    swept = case.step("place", "--sweep")
-    assert swept.code != 0
-    assert "on cables, and nothing says how more or fewer would be joined; sweep with" in swept.error
     mapped = case.step("place", "--mapping", "fpdeep")
     assert mapped.code == 0, mapped.error
     apart = case.step("place", "--mapping", "fpdeep", "--exclude", "worker-0")
     assert apart.code != 0
     assert "head and worker-1 are joined by no cable as fast as their ports; FPDeep maps to a row of" in apart.error
+
+
+def test_chains_rings_and_meshes_are_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick_costs(monkeypatch)
+    monkeypatch.setattr(sweep_step, "Estimator", QuickEstimator)
+    chain = parse_cluster(_text("chain"), "chain.toml")
+    joined = {size: sweep_step.resized(chain, size) for size in (1, 2, 5)}
+    assert [len(joined[size].network.cables) for size in (1, 2, 5)] == [0, 1, 4]
+    assert joined[1].routing is None
+    last = joined[5].network.cables[-1]
+    assert (last.a, last.b, last.bits_per_s) == ("head-2", "worker-0-2", 100 * 10**9)
+    ring = parse_cluster(_text("ring"), "ring.toml")
+    assert [len(sweep_step.resized(ring, size).network.cables) for size in (2, 3, 6)] == [1, 3, 6]
+    mesh = parse_cluster(_text("mesh").replace("ports = 2", "ports = 4") + "shape = [1, 3]\n", "mesh.toml")
+    six = sweep_step.resized(mesh, 6)
+    assert len(six.network.cables) == 7
+    routing = six.routing
+    assert routing is not None
+    assert routing.distance[0][5] == 3
+    # a point of a chain is the plan that the file of its size gives
+    case = _case(tmp_path / "case", "chain")
+    assert case.step("import").code == 0
+    swept = case.step("place", "--sweep", "--cap", "dsp=0.001", "--workers", "1")
+    assert swept.code == 0, swept.error
+    points = json.loads((case.out / "sweep" / "sweep.json").read_text())["points"]
+    assert [point["devices"] for point in points] == [1, 2, 3, 4, 6]
+    placed = case.step("place", "--cap", "dsp=0.001", "--gap", "0.02", "--json")
+    assert points[2]["throughput_fps"] == json.loads(placed.out)["throughput_fps"]
+
+
+def test_a_sweep_says_what_no_larger_cluster_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick_costs(monkeypatch)
+    case = _case(tmp_path / "case", "chain")
+    assert case.step("import").code == 0
+    assert case.step("place", "--gap", "0.3").code == 0
+    text = case.cluster.read_text()
+    ends = text.replace("ports = 2", "ports = 1").replace("count = 2\n", "")
+    case.cluster.write_text(ends)
+    swept = case.step("place", "--sweep")
+    assert swept.code != 0
+    assert "board 'agilex' has ports = 1, and with 3 devices it needs 2; write ports = 2" in swept.error
+    cables = '[[cable]]\na = "head:0"\nb = "worker:0"\n'
+    case.cluster.write_text(ends.replace('topology = "chain"', f'topology = "cables"\n{cables}'))
+    swept = case.step("place", "--sweep")
+    assert swept.code != 0
+    assert "on cables, and nothing says how more or fewer would be joined; sweep with" in swept.error
 
 
 def test_an_excluded_device_passes_words_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,13 +37,14 @@ from hdl.cache import cache_folder
 from hdl.costs.estimate import Estimator
 from hdl.costs.resources import Resources
 from hdl.errors import FoldingError, InfeasibleError
-from placement.problem.cluster import read_cluster
+from placement.problem.cluster import parse_cluster, read_cluster
 from placement.problem.deadline import Deadline, Ended
 from placement.problem.instance import Instance, instance_from_json
+from placement.problem.network import WORDS
 from placement.problem.plan import Plan, plan_from_json, plan_schema
 from placement.problem.validate import violations
 from placement.search.search import SearchOptions
-from tests.flow_support import Case, Clock, QuickEstimator, call, new_case, quick_costs
+from tests.flow_support import CLUSTER, Case, Clock, QuickEstimator, call, new_case, quick_costs
 
 
 def test_a_pace_at_which_one_layer_cannot_be_folded_is_left_out(
@@ -249,15 +250,16 @@ def test_a_sweep_leaves_further_devices_empty_where_that_trains_faster(tmp_path:
         **two, "devices": 3, "used_devices": 3, "throughput_fps": 800.0, "steady_fps": 1500.0, "bound_fps": 1500.0,
         "dsp": 12, "dsp_capacity": 12,
     }  # fmt: skip
-    options = PlaceOptions(devices=tmp_path)
-    kept = sweep_step._no_slower(three, [none, two], options)
+    kept = sweep_step._no_slower(three, [none, two])
     assert kept == {**two, "devices": 3, "bound_fps": 1500.0, "dsp_capacity": 12}
     assert "3 devices, 1 of them empty: 900 frames/s in training, 1,000 inside a batch" in sweep_step._line(kept)
-    assert sweep_step._no_slower(two, [none], options) is two
-    assert sweep_step._no_slower(none, [], options) is none
-    # a pin that the plan of two cannot keep
-    pinned = PlaceOptions(devices=tmp_path, pins=("conv=third",))
-    assert sweep_step._no_slower(three, [none, two], pinned) is three
+    assert sweep_step._no_slower(two, [none]) is two
+    assert sweep_step._no_slower(none, []) is none
+    # pins that a plan of two cannot keep; a ring of two, whose ways are others in one of three
+    options, switch = PlaceOptions(devices=tmp_path), parse_cluster(CLUSTER, "cluster.toml")
+    chain, ring = (replace(switch, network=replace(WORDS, topology=name)) for name in ("chain", "ring"))
+    assert [sweep_step._alone(options, cluster) for cluster in (switch, chain, ring)] == [False, False, True]
+    assert sweep_step._alone(replace(options, pins=("conv=third",)), switch)
 
 
 @pytest.mark.parametrize(
@@ -265,6 +267,11 @@ def test_a_sweep_leaves_further_devices_empty_where_that_trains_faster(tmp_path:
 )
 def test_sweep_sizes_hold_the_cluster_and_twice_it(devices: int, sizes: list[int]) -> None:
     assert sweep_step.sweep_sizes(devices) == sizes
+
+
+def test_a_mesh_grows_by_whole_rows() -> None:
+    assert sweep_step.sweep_sizes(6, 3) == [1, 2, 3, 6, 12]
+    assert sweep_step.sweep_sizes(8, 4) == [1, 2, 3, 4, 8, 12, 16]
 
 
 def test_a_larger_cluster_goes_through_its_devices_again(tmp_path: Path) -> None:

@@ -1,13 +1,15 @@
 """`dagtrain place --sweep`: throughput against the number of devices, a real plan for each size.
 
-Sizes up to the cluster's own take its first devices; larger ones go through its devices again.  Every size is a result
-of its own, so an interrupted sweep goes on where it was.
+Sizes up to the cluster's own take its first devices; larger ones go through its devices again.  Chains and rings are
+cut and made longer so, meshes by whole rows.  Every size is a result of its own, so an interrupted sweep goes on where
+it was.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -60,11 +62,15 @@ def run(workspace: Workspace, options: SweepOptions, progress: Progress) -> Step
     Every size that is planned is kept at once, whatever becomes of the others."""
     graph = load_placed_graph(workspace)
     cluster = read_options_cluster(options)
-    if cluster.network.cables:
+    if cluster.network.topology == "cables":
         raise DagtrainError(
             f"--sweep: devices of {options.devices} are on cables, and nothing says how more or fewer would be joined",
-            'sweep with network.topology = "switch", or write a file for each size',
+            'sweep with network.topology = "chain", "ring", "mesh" or "switch", or write a file for each size',
         )
+    clusters = {
+        size: resized(cluster, size) for size in sweep_sizes(len(cluster.devices), cluster.network.mesh_columns)
+    }
+    check_ports(clusters.values())
     search = search_options(options)
     search = replace(search, gap=max(search.gap, GAP))
     runner = runner_of(options, program_hash)
@@ -76,9 +82,9 @@ def run(workspace: Workspace, options: SweepOptions, progress: Progress) -> Step
         "devices": file_digest(options.devices),
         **{field.name: getattr(options, field.name) for field in fields(PlaceOptions) if field.name != "devices"},
     }
-    steps = {f"sweep/{size}-devices": size for size in sweep_sizes(len(cluster.devices))}
+    steps = {f"sweep/{size}-devices": size for size in clusters}
     missing = {step: size for step, size in steps.items() if not workspace.unchanged(step, depends)}
-    jobs = [Job(step, _point, (graph, resized(cluster, size), options, search)) for step, size in missing.items()]
+    jobs = [Job(step, _point, (graph, clusters[size], options, search)) for step, size in missing.items()]
     progress.begin("sweep", len(steps))
     progress.advance(len(steps) - len(jobs))
     failed: list[Problem] = []
@@ -93,9 +99,10 @@ def run(workspace: Workspace, options: SweepOptions, progress: Progress) -> Step
     if failed:
         raise DagtrainError.listing("", failed)
     points: list[dict[str, Any]] = []
+    alone = _alone(options, cluster)
     for step in steps:
         point = dict(read_json(workspace.folder(step) / "point.json", f"{COMMAND} --sweep", PointRecord))
-        points.append(_no_slower(point, points, options))
+        points.append(point if alone else _no_slower(point, points))
     folder = workspace.folder("sweep")
     write_text(folder / "sweep.json", json.dumps({"schema_version": SCHEMA_VERSION, "points": points}, indent=1) + "\n")
     write_text(folder / "sweep.svg", _chart(graph, cluster, points))
@@ -106,11 +113,13 @@ def _write(text: str, folder: Path) -> None:
     write_text(folder / "point.json", text)
 
 
-def sweep_sizes(devices: int) -> list[int]:
-    """1, 2, 3, 4, 6, 8, 12, 16 … up to `LARGEST` times the cluster, the cluster's own size among them."""
+def sweep_sizes(devices: int, columns: int = 0) -> list[int]:
+    """1, 2, 3, 4, 6, 8, 12, 16 … up to `LARGEST` times the cluster, the cluster's own size among them; of a mesh of so
+    many columns those that are whole rows, or part of one."""
     most = LARGEST * devices
     steps = [*range(1, EVERY_SIZE + 1), *(size << shift for shift in range(most.bit_length()) for size in (6, 8))]
-    return sorted({size for size in steps if size <= most} | {devices, most})
+    sizes = {size for size in steps if size <= most} | {devices, most}
+    return sorted(size for size in sizes if size <= columns or not columns or size % columns == 0)
 
 
 def resized(cluster: Cluster, size: int) -> Cluster:
@@ -122,7 +131,30 @@ def resized(cluster: Cluster, size: int) -> Cluster:
         name = next(name for k in range(2, size + 2) if (name := f"{like.name}-{k}") not in names)
         names.add(name)
         devices.append(ClusterDevice(name=name, board=like.board))
-    return replace(cluster, devices=tuple(devices))
+    names_now, rates = zip(*((device.name, device.board.link_bits_per_s) for device in devices), strict=True)
+    return replace(cluster, devices=tuple(devices), network=cluster.network.joining(names_now, rates))
+
+
+def check_ports(clusters: Iterable[Cluster]) -> None:
+    """Raises `DagtrainError` naming all boards of these that have fewer ports than there are cables at a device."""
+    # by name: (ports, those that it needs, devices that there are then)
+    needed: dict[str, tuple[int, int, int]] = {}
+    for cluster in clusters:
+        boards = {device.name: device.board for device in cluster.devices}
+        ends = Counter(end for cable in cluster.network.cables for end in (cable.a, cable.b))
+        for device, cables in ends.items():
+            board = boards[device]
+            if cables > max(board.ports, needed.get(board.name, (0, 0, 0))[1]):
+                needed[board.name] = board.ports, cables, len(cluster.devices)
+    if needed:
+        raise DagtrainError.listing(
+            "--sweep",
+            [
+                Problem(f"board {name!r} has ports = {ports}, and with {devices} devices it needs {cables}",
+                        f"write ports = {cables} if it has them")
+                for name, (ports, cables, devices) in needed.items()
+            ],
+        )  # fmt: skip
 
 
 def _point(graph: Graph, cluster: Cluster, options: PlaceOptions, search: SearchOptions) -> dict[str, Any]:
@@ -155,12 +187,18 @@ def _point(graph: Graph, cluster: Cluster, options: PlaceOptions, search: Search
     }
 
 
-def _no_slower(point: dict[str, Any], fewer: Sequence[Mapping[str, Any]], options: PlaceOptions) -> dict[str, Any]:
+def _alone(options: PlaceOptions, cluster: Cluster) -> bool:
+    """Whether a plan stands for its own number of devices only: those of more can't keep its pins, or have other ways
+    between the same devices."""
+    return bool(options.pins) or cluster.network.topology == "ring"
+
+
+def _no_slower(point: dict[str, Any], fewer: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The point of one size, with the plan of a smaller one where that trains faster: it is one of this size too, whose
-    further devices are empty, unless something is pinned."""
+    further devices are empty."""
     planned = [entry for entry in fewer if entry["throughput_fps"] is not None]
     best = max(planned, key=lambda entry: float(entry["throughput_fps"]), default=None)
-    if best is None or options.pins or (point["throughput_fps"] or 0.0) >= best["throughput_fps"]:
+    if best is None or (point["throughput_fps"] or 0.0) >= best["throughput_fps"]:
         return point
     return {**point, **{name: best[name] for name in ("used_devices", "throughput_fps", "steady_fps", "dsp", "why")}}
 

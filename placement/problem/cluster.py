@@ -162,8 +162,9 @@ class Board:
     dram_bytes: int
     # memory channels that share both equally, each with a port
     dram_channels: int
-    # each direction
+    # of a port, each direction; ports, which cables want several of
     link_bits_per_s: int
+    ports: int
     # ports of the MAC, of use with Ethernet; clock and bits a beat of one with clocks of its own, else 0
     mac: MacKind
     mac_clock_hz: int
@@ -585,6 +586,7 @@ def _board(tables: FileTables, table: BoardTable) -> Board:
         dram_bytes=int(table.dram_gbyte * 10**9),
         dram_channels=table.dram_channels,
         link_bits_per_s=int(table.link_gbit_per_s * 10**9),
+        ports=table.ports,
         mac=table.mac,
         mac_clock_hz=int((table.mac_clock_mhz or 0) * 10**6),
         mac_word_bits=_mac_word_bits(tables, table) if table.mac_clock_mhz else 0,

@@ -21,7 +21,7 @@ from hdl.errors import Problem
 from hdl.link.ethernet.frame import DESCRIPTOR_BITS, LEAST_MTU, MOST_MTU, WORD_BITS, Address, FrameFormat
 from hdl.link.ethernet.packer import FLUSH_CYCLES
 from placement.problem.instance import Framing
-from placement.problem.routes import Cable, chain_cables, mesh_cables, unreached
+from placement.problem.routes import LEAST_RING, Cable, topology_cables, unreached
 from placement.problem.tables import Number, Table, device_names, entries, repeated
 
 # of a device without a MAC address of its own: locally administered, then its number
@@ -38,8 +38,6 @@ MOST_GBIT = 10**6
 NOT_YET = "is not built yet"
 # what boards have with Ethernet alone
 ONLY_FRAMED = ("mac", "mac_clock_mhz", "mac_word_bits")
-# devices that a ring has at least: two would be joined twice
-LEAST_RING = 3
 # what a planner chooses from where the file leaves it the MTU, and where it searches for a placement first: the least,
 # Ethernet's own, 4 KiB of payload with headers, jumbo frames
 MTUS = (576, 1500, 4160, 9000)
@@ -176,6 +174,8 @@ class Network:
     clocked: bool = False
     # whether all receivers of a device have one memory, and none a FIFO of its own
     pooled: bool = False
+    # "chain", "ring" or "mesh" of the devices in their order; "cables" one by one; or all on a "switch"
+    topology: str = "switch"
     # between which devices, where there is no switch; of a mesh, its columns
     cables: tuple[Cable, ...] = ()
     mesh_columns: int = 0
@@ -201,6 +201,13 @@ class Network:
     def host_cycles(self, clock_hz: int) -> tuple[int, int]:
         """Of the round trip to the host's program, and those for which it may be silent."""
         return ceil(self.host_rtt_us * clock_hz / 10**6), ceil(self.host_silence_s * clock_hz)
+
+    def joining(self, devices: Sequence[str], rates: Sequence[int]) -> Network:
+        """The same of other devices, joined as these are, which are on no single cables; ``rates`` of their ports in
+        bits/s."""
+        if self.topology == "switch":
+            return self
+        return replace(self, cables=topology_cables(self.topology, devices, rates, self.mesh_columns))
 
     def of_instance(self, clock_hz: int) -> dict[str, Any]:
         """Fields of an instance on this network."""
@@ -253,7 +260,9 @@ def network_of(
     if table.kind == "words":
         columns = table.shape[1] if table.shape and table.topology == "mesh" else 0
         wired = _cables(table, cables, raw) if table.topology != "switch" else ()
-        return replace(WORDS, pooled=table.receivers == "pool", cables=wired, mesh_columns=columns)
+        return replace(
+            WORDS, pooled=table.receivers == "pool", topology=table.topology, cables=wired, mesh_columns=columns
+        )
     mtu = SEARCHED_MTU if table.mtu == "auto" else table.mtu
     assert isinstance(mtu, int)
     rows = list(_rows(raw))
@@ -437,11 +446,8 @@ def _cables(table: NetworkTable, cables: Sequence[CableTable], raw: Mapping[str,
     """The cables of a topology, those of the file or the ones that it stands for."""
     boards = _boards_of(raw)
     rates = [int(_gbit(board) * 10**9) for board in boards.values()]
-    if table.topology == "mesh":
-        assert table.shape is not None
-        return mesh_cables(list(boards), rates, table.shape[1])
     if table.topology != "cables":
-        return chain_cables(list(boards), rates, closed=table.topology == "ring")
+        return topology_cables(table.topology, list(boards), rates, table.shape[1] if table.shape else 0)
     found = []
     for cable in cables:
         (a, _, a_port), (b, _, b_port) = (end.rpartition(":") for end in (cable.a, cable.b))

@@ -24,6 +24,9 @@ import networkx as nx
 
 from hdl.records import exact
 
+# devices that a ring has at least: two would be joined twice
+LEAST_RING = 3
+
 
 @exact
 @dataclass(frozen=True, kw_only=True)
@@ -211,6 +214,17 @@ def chain_cables(devices: Sequence[str], rates: Sequence[int], *, closed: bool =
 def mesh_cables(devices: Sequence[str], rates: Sequence[int], columns: int) -> tuple[Cable, ...]:
     """Devices row by row, each joined to its neighbours in row and column; rates as of `chain_cables`."""
     return _joining(devices, rates, _grid(len(devices), columns))
+
+
+def topology_cables(topology: str, devices: Sequence[str], rates: Sequence[int], columns: int) -> tuple[Cable, ...]:
+    """Those that a chain, a ring or a mesh of these devices stands for; a ring of two is a chain.
+
+    Args:
+        rates: as of `chain_cables`.
+        columns: of a mesh, whose last row is full or its only one."""
+    if topology == "mesh":
+        return mesh_cables(devices, rates, columns)
+    return chain_cables(devices, rates, closed=topology == "ring" and len(devices) >= LEAST_RING)
 
 
 def neighbours(devices: Sequence[str], columns: int) -> list[tuple[str, str]]:
