@@ -64,6 +64,8 @@ class LevelCosts:
     folds: Mapping[str, int] | None = None
     # whether every node that multiplies by constants may also do so on multipliers
     multiply: bool = False
+    # whether those that lend their weights have two versions on chip
+    lend_two: bool = False
     # over which streams to DRAM may be dealt out that no memory channel carries
     dealing: Dealing = field(default_factory=Dealing)
     # of nodes on devices of another clock than the cluster's, what a cycle there lasts in cycles of that
@@ -140,8 +142,9 @@ class LevelCosts:
         least = LEAST_DRAM_BLOCKS * min(part.m20k_bits for part in self.parts)
         if not self.free or bits < least:
             return
+        lends = self.lend_two and node.name in self.graph.borrowers
         for home, variant in own_homes(original).items():
-            if home is not here:
+            if home is not here and not (lends and home is Home.PARKED):
                 try:
                     own = self.folded.cycles_for(node.name, self._fold_cycles(node))
                     folded = variant.fold(own, self.tiles.get(node.name))

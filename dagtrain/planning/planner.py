@@ -25,6 +25,7 @@ from dagtrain.planning.levels import LEAST_RATIO
 from dagtrain.planning.problem import Problem
 from dagtrain.planning.realise import Realiser
 from dagtrain.planning.relays import with_relays
+from dagtrain.planning.resting import try_without_rests
 from dagtrain.planning.results import Planned, Searched, Start
 from dagtrain.planning.searcher import Searcher
 from dagtrain.planning.timetable import Timetable
@@ -143,8 +144,9 @@ def improve(ladder: Ladder, start: Start | None) -> None:
     except GoalReached:
         # whole layers and fewer devices are of use all the same: training may be faster there
         searched = searcher.best.searched
-    with suppress(GoalReached):
-        try_whole_layers(last, searched)
+    for attempt in (try_whole_layers, try_without_rests):
+        with suppress(GoalReached):
+            attempt(last, searched)
     if searcher.best.known_cycles is None:
         for fewer in on_fewer_devices(searcher, searched):
             try:

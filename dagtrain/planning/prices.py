@@ -39,10 +39,11 @@ class Prices:
     estimator: Estimator
     pins: Mapping[str, str]
     progress: Progress
-    # whether products with constants may be made by multipliers
+    # what circuits may be: products with constants on multipliers, streams to DRAM dealt out over memory channels, two
+    # versions on chip of all weights that an engine lends
     multiply: bool = field(default=False, kw_only=True)
-    # whether streams to DRAM may be dealt out over memory channels
     deal: bool = field(default=False, kw_only=True)
+    lend_two: bool = field(default=False, kw_only=True)
     # seconds by what they went into
     spent: MutableMapping[str, float] = field(default_factory=lambda: defaultdict(float))
     # distinct circuits of the level priced last, and those of them that are known
@@ -61,8 +62,7 @@ class Prices:
         """The placement problem with the choices of every node at each level that all layers can keep.
 
         Raises `Ended` at the deadline."""
-        wanted = [own for cycles in levels for own in paces(self.cluster, cycles)]
-        priced: list[PricedLevel] = []
+        wanted, priced = [own for cycles in levels for own in paces(self.cluster, cycles)], list[PricedLevel]()
         for cycles in wanted:
             # folding is not monotonic: lanes that suit more cycles can be too few for somewhat fewer
             try:
@@ -163,6 +163,7 @@ class Prices:
             free=free,
             folds=folds,
             multiply=self.multiply,
+            lend_two=self.lend_two,
             dealing=cluster_dealing(self.cluster, cycles) if self.deal else Dealing(),
             periods=periods_of(self.cluster, assignment or {}),
             routing=self.cluster.routing,
@@ -292,7 +293,7 @@ class Prices:
         return [costs.of_link(link, *end) for link, end in zip(links, ends, strict=True)]
 
     def links(self, credit_words: Mapping[str, int] = NO_CREDITS, folded: Graph | None = None) -> Iterable[Link]:
-        """Edges with the bits that they carry a frame; without ports.  See `network_links`.
+        """Edges with the bits that they carry a frame, without ports (`network_links`).
 
         ``folded``: the graph folded, whose tiles may have empty places that pass too; None: the least."""
         bits, back = self.cluster.link_word_bits, self.cluster.network.credit_bits

@@ -85,6 +85,8 @@ class Problem:
     deal: bool = False
     # whether links may carry as it is what a codec has left few bits of
     choose_codec: bool = False
+    # whether engines that lend their weights have two versions of them on chip
+    lend_two: bool = False
 
     @property
     def devices(self) -> list[Device]:
@@ -113,6 +115,11 @@ class Problem:
         groups = tuple((layer,) for layer in layers)
         search = replace(self.search, same_device=(*self.search.same_device, *groups))
         return replace(self, search=self._no_slower(search, slowest))
+
+    def lending_two(self, slowest: Fraction) -> Problem:
+        """The same with two versions on chip of weights that engines share, at a pace of at most so many cycles a
+        frame."""
+        return replace(self, search=self._no_slower(self.search, slowest), lend_two=True)
 
     def _no_slower(self, search: SearchOptions, slowest: Fraction) -> SearchOptions:
         return replace(search, least_fps=float(self.cluster.clock_hz / slowest))

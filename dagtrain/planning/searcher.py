@@ -56,7 +56,7 @@ class Searcher:
         """Of a problem of which nothing is known."""
         prices = Prices(
             problem.graph, problem.cluster, estimator, problem.pins, progress, time.spent,
-            multiply=problem.multiply, deal=problem.deal,
+            multiply=problem.multiply, deal=problem.deal, lend_two=problem.lend_two,
         )  # fmt: skip
         return cls(problem, prices, AnyBound(Foldings(prices), problem.search), Best(), time, progress, warn)
 
@@ -77,6 +77,13 @@ class Searcher:
         most ``slowest`` cycles a frame."""
         problem = self.problem.with_layers_whole(layers, slowest)
         return replace(self, problem=problem, time=replace(self.time, holding_seconds=0.0))
+
+    def lending_two(self, slowest: Fraction) -> Searcher:
+        """One of the same graph, priced anew with two versions on chip of weights that engines share, with the same
+        best plan, at a pace of at most ``slowest`` cycles a frame."""
+        problem, time = self.problem.lending_two(slowest), replace(self.time, holding_seconds=0.0)
+        made = Searcher.of(problem, self.prices.estimator, self.progress, time, self.warn)
+        return replace(made, best=self.best)
 
     # ---- searches
 

@@ -45,8 +45,9 @@ ONE_CLOCK: Mapping[str, Fraction] = MappingProxyType({})
 # only, and with more; batches after which it does, if ever
 ALIKE_DRAINED, ALIKE = 2, 3
 MOST_BATCHES = 12
-# cycles by which batches may differ that are called alike: flows are kept at some elements only
-SAME_CYCLES = 0.5
+# cycles, or the share of a batch, by which batches may differ that are called alike: flows are kept at some elements
+# only, and where ports are busy what waits for new weights finds another queue in every batch
+SAME_CYCLES, SAME_SHARE = 0.5, 5e-4
 # of sums of fractions
 ROUNDED = 1e-6
 # pieces in which tensors cross the network where streams have turns at its ports
@@ -462,13 +463,14 @@ def _batch_cycles(
     batches cost beside is paid once each.  So long batches are reckoned from short ones, once a frame more costs as
     much as the slowest engine or port takes.  Where a whole batch may be stale that is not before new weights, from its
     last frame on, take less time than a batch, which is as long as one frame that waits for those of the frame before:
-    shorter ones are not tried, but where ports are full, and hold up what new weights wait for."""
+    shorter ones are not tried, but where ports are full, and hold up what new weights wait for.  What waits for them
+    all the same, with room to run ahead in longer batches, does so in these too."""
     recipe = graph.recipe
     slowest = max(slowest_engine(graph, periods), _busiest_port(graph, ways))
     # frames after which turns of copies come again; batches of no whole number of these are worked out as they are
     turns = math.lcm(*(frames.copies for frames in graph.dealt.values()))
     if recipe.batch % turns:
-        return _long_run(graph, ways, recipe.batch, recipe.staleness, periods, order)[0]
+        return _long_run(graph, ways, recipe.batch, recipe.staleness, periods, order, SAME_SHARE)[0]
     short = SHORT_BATCH * turns
     there_and_back = 0.0
     if order is Order.OLDEST and min(recipe.staleness, recipe.batch // MUCH_LONGER) >= short:
@@ -478,14 +480,15 @@ def _batch_cycles(
         some, all_of_it = 2 * (recipe.staleness + 1) <= short, recipe.staleness >= short
         if some or (all_of_it and short * slowest >= there_and_back):
             cycles, waited = _long_run(graph, ways, short, min(recipe.staleness, short), periods, order)
-            if some or not waited:
-                less = short - turns
-                fewer, _ = _long_run(graph, ways, less, min(recipe.staleness, less), periods, order)
-                more = (cycles - fewer) / turns
-                if more >= slowest - 2 * SAME_CYCLES:
-                    return cycles + (recipe.batch - short) * more
+            if waited and not some:
+                break
+            less = short - turns
+            fewer, _ = _long_run(graph, ways, less, min(recipe.staleness, less), periods, order)
+            more = (cycles - fewer) / turns
+            if more >= slowest - 2 * SAME_CYCLES:
+                return cycles + (recipe.batch - short) * more
         short *= 2
-    return _long_run(graph, ways, recipe.batch, recipe.staleness, periods, order)[0]
+    return _long_run(graph, ways, recipe.batch, recipe.staleness, periods, order, SAME_SHARE)[0]
 
 
 def _busiest_port(graph: Graph, ways: Mapping[str, Way]) -> float:
@@ -510,11 +513,12 @@ def _long_run(
     staleness: int,
     periods: Mapping[str, Fraction] = ONE_CLOCK,
     order: Order = Order.OLDEST,
+    same: float = 0.0,
 ) -> tuple[float, bool]:
     """Cycles of a batch once all take as long, and whether anything waited for weights in the last one.
 
-    Where ports are full, what waits for new weights finds another queue there in every batch, so that no two take as
-    long: then the mean of the later half of `MOST_BATCHES`."""
+    Where ports are full no two take as long: the mean of the last ones once they differ by less than ``same`` of a
+    batch, or of the later half of `MOST_BATCHES`."""
     clock = BatchClock(graph, ways, replace(graph.recipe, batch=batch, staleness=staleness), periods, order)
     alike = ALIKE if staleness else ALIKE_DRAINED
     ends: list[list[float]] = []
@@ -523,8 +527,12 @@ def _long_run(
         ends.append(clock.batch())
         if len(ends) > 1:
             slowest.append(_slowest_edge(ends, 1))
-        if len(slowest) >= alike and max(slowest[-alike:]) - min(slowest[-alike:]) < SAME_CYCLES:
-            return slowest[-1], clock.waited
+        if len(slowest) >= alike:
+            apart = max(slowest[-alike:]) - min(slowest[-alike:])
+            if apart < SAME_CYCLES:
+                return slowest[-1], clock.waited
+            if apart < same * slowest[-1]:
+                return _slowest_edge(ends, alike), clock.waited
     return _slowest_edge(ends, MOST_BATCHES // 2), clock.waited
 
 

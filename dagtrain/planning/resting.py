@@ -1,0 +1,58 @@
+"""Placements without engines that rest for weights which they share, which may train faster.
+
+A forward engine that lends its weights to the error engine, and keeps a single version of them (`Home.PARKED`), rests
+once a batch until the error engine is through with the last frame of the version before: as long as frames take from
+one to the other.  A search looks at the pace inside a batch alone, where a version less is so many block memories less.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+from dagtrain.planning.carry import places_of
+from dagtrain.planning.choices import plan_choices
+from dagtrain.planning.ladder import Ladder, useful
+from dagtrain.planning.levels import LEAST_RATIO
+from dagtrain.planning.rate import plan_time
+from dagtrain.planning.results import Found, Searched, with_bound
+from dagtrain.planning.searcher import Searcher
+from hdl.errors import FoldingError, InfeasibleError, OutOfTimeError
+from hdl.layers.storage import Home
+from placement.problem.deadline import Ended
+from placement.problem.plan import Plan
+from placement.search.search import Solver
+
+
+def resting(searcher: Searcher, plan: Plan) -> bool:
+    """Whether an engine of a plan lends weights of which it keeps a single version."""
+    lenders = searcher.problem.graph.borrowers
+    return any(choice.memory is Home.PARKED and name in lenders for name, choice in plan_choices(plan).items())
+
+
+def try_without_rests(searcher: Searcher, searched: Searched) -> None:
+    """Keep a placement with two versions on chip of all weights that engines share, at the levels priced, if it holds
+    and trains faster than the best plan.
+
+    ``searched`` is the search without that, whose bounds hold for it.  Raises `Ended` at the deadline, or
+    `GoalReached`."""
+    problem, known = searcher.problem, searcher.best.training_cycles
+    literal = problem.search.solver is Solver.LITERAL
+    if known is None or literal or searched.plan.cycles_per_frame * LEAST_RATIO > known:
+        return
+    if not resting(searcher, searched.plan):
+        return
+    levels = tuple(useful(searched.levels, searched.plan, problem.cluster))
+    try:
+        made = searcher.lending_two(known)
+        instance = made.prices.instance(levels, made.time.looking)
+        near = replace(made.quick, near=places_of(searched.plan))
+        plan = made.search(instance, near, bounded=False)
+        time = plan_time(plan, problem.graph, problem.cluster)
+        if Fraction(time.cycles, time.batch) * LEAST_RATIO <= known:
+            Ladder(made).hold(Found(with_bound(plan, searched.plan), levels))
+    except Ended:
+        raise
+    except (InfeasibleError, OutOfTimeError, FoldingError):
+        # two versions of all of them may find no room
+        return
