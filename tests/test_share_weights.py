@@ -24,9 +24,12 @@ from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.memory_home import move_memories
 from dagtrain.passes.place import place
 from dagtrain.passes.share_weights import share_weights, sharing_nodes
-from dagtrain.planning.choices import borrowing, chosen_graph, memory_homes, plan_choices
+from dagtrain.planning.best import Best
+from dagtrain.planning.choices import Choice, borrowing, chosen_graph, memory_homes, plan_choices
 from dagtrain.planning.planner import Planner
 from dagtrain.planning.problem import Problem
+from dagtrain.planning.resting import resting, try_without_rests
+from dagtrain.planning.results import Planned, Searched
 from dagtrain.planning.sharing import (
     ShareWeights,
     largest_weights,
@@ -44,8 +47,10 @@ from hdl.layers.conv.pair import ConvPair
 from hdl.layers.storage import Home
 from hdl.parts.catalogue import part
 from placement.problem.cluster import without_dram
+from placement.problem.instance import Configuration
+from placement.problem.plan import Plan
 from placement.problem.validate import violations
-from placement.search.search import SearchOptions
+from placement.search.search import SearchOptions, plan_from_assignment
 from tests.cosim_support import (
     BATCH,
     CLOSE,
@@ -267,3 +272,50 @@ def test_nobody_is_offered_a_memory_that_the_graph_does_not_lend(monkeypatch: py
     monkeypatch.setattr("dagtrain.planning.costs.LEAST_DRAM_BLOCKS", 0)
     made = planner(residual(1)).searcher.prices.level(2048)
     assert {choice.memory for _, choice in made.dram_bytes} == {Home.ON_CHIP, Home.PARKED, Home.DRAM}
+
+
+def test_two_versions_of_shared_weights_are_looked_for_where_training_is_faster_with_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Beside a plan whose lenders keep one version, said to train half as fast, or faster than its pace."""
+    # all homes are priced, however small the weights are
+    monkeypatch.setattr("dagtrain.planning.costs.LEAST_DRAM_BLOCKS", 0)
+    graph, pace = share_weights(residual(1), ("conv2.error",)), 2048
+    searching = planner(graph, dsp=400)
+    prices = searching.searcher.prices
+    instance, offers = prices.instance([pace]), prices.level(pace).offers["conv2"]
+
+    def one_version(configuration: Configuration) -> bool:
+        return Choice.from_payload(configuration.payload).memory is Home.PARKED
+
+    alone = {name: tuple(filter(one_version, found)) for name, found in offers.items()}
+    items = tuple(replace(item, configurations=alone) if item.name == "conv2" else item for item in instance.items)
+    places = dict.fromkeys((node.name for node in graph.nodes), "d0")
+    parked = plan_from_assignment(replace(instance, items=items), places)
+    assert resting(searching.searcher, parked)
+    searched = Searched(parked, instance, (pace,))
+    planned = searching.fixed(places, dict.fromkeys(places, pace))
+
+    def best(share: Fraction, known: Searched) -> list[Plan]:
+        """Where the plan so far takes so many times as long for a batch."""
+        told: list[Planned] = []
+        cycles = int(planned.plan.batch_cycles * share)
+        slow = Best(keep=told.append, planned=replace(planned, plan=replace(planned.plan, batch_cycles=cycles)))
+        try_without_rests(replace(searching.searcher, best=slow), known)
+        return [each.plan for each in told]
+
+    (found,) = best(Fraction(2), searched)
+    assert plan_choices(found)["conv2"].memory is Home.ON_CHIP
+    assert set(borrowing(plan_choices(found))) == {"conv2.error"}
+    assert found.bound_cycles_per_frame == parked.bound_cycles_per_frame
+    # those alone that lend have no single version
+    offered = searching.searcher.lending_two(Fraction(pace)).prices.level(pace).dram_bytes
+    single = {name for name, choice in offered if choice.memory is Home.PARKED}
+    assert single
+    assert single == {name for name, choice in prices.level(pace).dram_bytes if choice.memory is Home.PARKED} - {
+        "conv2"
+    }
+    # where training is as fast as the pace, or nothing rests, nothing is looked for
+    assert not best(Fraction(pace * graph.recipe.batch, planned.plan.batch_cycles), searched)
+    assert not resting(searching.searcher, found)
+    assert not best(Fraction(2), replace(searched, plan=found))

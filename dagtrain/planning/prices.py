@@ -293,8 +293,7 @@ class Prices:
         return [costs.of_link(link, *end) for link, end in zip(links, ends, strict=True)]
 
     def links(self, credit_words: Mapping[str, int] = NO_CREDITS, folded: Graph | None = None) -> Iterable[Link]:
-        """Edges with the bits that they carry a frame, without ports (`network_links`).
-
-        ``folded``: the graph folded, whose tiles may have empty places that pass too; None: the least."""
+        """Edges with the bits that they carry a frame, without ports (`network_links`); ``folded``: the graph folded,
+        whose tiles may have empty places that pass too; None: the least."""
         bits, back = self.cluster.link_word_bits, self.cluster.network.credit_bits
         return network_links(folded or self.graph, bits, credit_words, back)
