@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -19,11 +20,14 @@ from dagtrain.flow.cosim_step import _batches
 from dagtrain.flow.emit_step import planned_design
 from dagtrain.flow.placed import load_placed_graph, load_plan, load_plan_cluster
 from dagtrain.graph.ir import Role
+from dagtrain.planning import nearer
 from dagtrain.planning.best import Best
 from dagtrain.planning.foldings import Foldings
+from dagtrain.planning.nearer import with_updates_nearer
 from dagtrain.planning.planner import Planner
 from dagtrain.planning.rate import plan_time
 from dagtrain.planning.results import Planned, Searched
+from dagtrain.planning.searcher import Searcher
 from dagtrain.planning.whole_layers import try_whole_layers
 from dagtrain.progress import Silent
 from dagtrain.rates import rate_text, training_text
@@ -41,6 +45,8 @@ from tests.test_relays import residual, small_cluster
 TIGHT = CLUSTER.replace("link_gbit_per_s = 100", "link_gbit_per_s = 100\nutilisation = { dsp = 0.02 }")
 # cycles a frame of a slow level of the small residual net
 PACE = 4608
+# bits a second of links over which gradients take longer than a frame
+SLOW_LINK = 5 * 10**8
 
 
 def placed(root: Path, recipe: str, *words: str) -> Case:
@@ -101,6 +107,52 @@ def test_whole_layers_are_looked_for_and_taken_where_training_is_faster_for_it()
     kept, told = best(Fraction(PACE * graph.recipe.batch, planned.plan.batch_cycles))
     assert not told
     assert {item.item: item.device for item in kept.items} == torn
+
+
+def test_updates_are_moved_to_their_gradient_engines_where_training_is_faster_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dagtrain.planning.nearer.LEAST_FRAMES", Fraction(0))
+    graph = residual(1)
+    told: list[str] = []
+
+    def moved(pins: Mapping[str, str]) -> tuple[Planned, Planned]:
+        """A plan with all updates away from all else, over slow links, and what becomes of it."""
+        fast = small_cluster(2, 100)
+        devices = (replace(each, board=replace(each.board, link_bits_per_s=SLOW_LINK)) for each in fast.devices)
+        cluster, estimator = replace(fast, devices=tuple(devices)), cast("Any", QuickEstimator())
+        planner = Planner(graph, cluster, estimator, SearchOptions(), pins, Silent())
+        away = {node.name: "d1" if node.role is Role.UPDATE else "d0" for node in graph.nodes}
+        planned = planner.fixed(away, dict.fromkeys(away, PACE))
+        found = with_updates_nearer(replace(planner.searcher, warn=told.append), planned)
+        assert found.plan.cycles_per_frame <= planned.plan.cycles_per_frame
+        assert not violations(found.instance, found.plan)
+        return planned, found
+
+    def updates(planned: Planned) -> set[str]:
+        return {item.item for item in planned.plan.items if item.device == "d1"}
+
+    planned, found = moved({})
+    assert not updates(found)
+    assert found.plan.training_cycles < planned.plan.training_cycles
+    (line,) = told
+    gain = float(planned.plan.training_cycles / found.plan.training_cycles - 1)
+    assert (
+        line
+        == f"{len(updates(planned))} updates were moved to their gradient engines: training is {gain:.1%} faster for it"
+    )
+    # what is pinned stays
+    pinned = next(iter(sorted(updates(planned))))
+    assert updates(moved({pinned: "d1"})[1]) == {pinned}
+    # where one finds no room the others are moved all the same
+    price = nearer._held
+
+    def with_no_room(searcher: Searcher, plan: Plan, moves: Sequence[Mapping[str, str]]) -> Planned | None:
+        return None if any(pinned in move for move in moves) else price(searcher, plan, moves)
+
+    monkeypatch.setattr(nearer, "_held", with_no_room)
+    planned, found = moved({})
+    assert {pinned} <= updates(found) < updates(planned)
 
 
 def test_fewer_devices_are_searched_only_where_their_bound_leaves_something_to_gain(

@@ -17,7 +17,7 @@ from dagtrain.graph.ir import Graph
 from dagtrain.passes.place import place
 from dagtrain.passes.plain_links import plain_links
 from dagtrain.planning.carry import places_of
-from dagtrain.planning.choices import chosen_graph, memory_homes, plan_choices, plan_pace, relayed, uncoded
+from dagtrain.planning.choices import chosen_graph, memory_homes, plan_choices, plan_pace, uncoded
 from dagtrain.planning.realise import Realiser
 from dagtrain.planning.results import Planned, with_binding
 from dagtrain.planning.searcher import Searcher
@@ -72,12 +72,9 @@ def held_plain(searcher: Searcher, plan: Plan, nodes: Collection[str]) -> Planne
     problem = replace(
         searcher.problem, graph=plain_links(searcher.problem.graph, nodes), cluster=_cluster(searcher, plan)
     )
-    made = Searcher.of(problem, searcher.prices.estimator, searcher.progress, replace(searcher.time), searcher.warn)
-    choices = plan_choices(plan)
-    edges = relayed(choices)
-    made = made.with_relays(edges) if edges else made
+    made, homes = searcher.of_plan(plan, problem), memory_homes(plan_choices(plan))
     try:
-        held = Realiser(made).fixed(places_of(plan), plan_pace(plan).folds, memory_homes(choices), explain=False)
+        held = Realiser(made).fixed(places_of(plan), plan_pace(plan).folds, homes, explain=False)
     except (Ended, InfeasibleError, OutOfTimeError, FoldingError):
         return None
     bound = Bound(plan.any_bound_cycles_per_frame, plan.any_bound_basis)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dagtrain.planning.carry import places_of
-from dagtrain.planning.choices import memory_homes, plan_choices, plan_pace, relayed
+from dagtrain.planning.choices import memory_homes, plan_choices, plan_pace
 from dagtrain.planning.realise import Realiser
 from dagtrain.planning.results import Planned, with_binding
 from dagtrain.planning.searcher import Searcher
@@ -47,9 +47,7 @@ def _at(searcher: Searcher, planned: Planned, mtu: int) -> Planned | None:
     """The same placement with another MTU; None where it does not hold, or there is no time to tell."""
     plan = planned.plan
     problem = replace(searcher.problem, cluster=with_mtu(searcher.problem.cluster, mtu))
-    made = Searcher.of(problem, searcher.prices.estimator, searcher.progress, replace(searcher.time), searcher.warn)
-    edges = relayed(plan_choices(plan))
-    made = made.with_relays(edges) if edges else made
+    made = searcher.of_plan(plan, problem)
     try:
         held = Realiser(made).fixed(
             places_of(plan), plan_pace(plan).folds, memory_homes(plan_choices(plan)), explain=False

@@ -22,6 +22,7 @@ from dagtrain.planning.fewer import on_fewer_devices
 from dagtrain.planning.frame_sizes import with_best_mtu
 from dagtrain.planning.ladder import Ladder, useful
 from dagtrain.planning.levels import LEAST_RATIO
+from dagtrain.planning.nearer import with_updates_nearer
 from dagtrain.planning.problem import Problem
 from dagtrain.planning.realise import Realiser
 from dagtrain.planning.relays import with_relays
@@ -99,7 +100,7 @@ class Planner:
         assert best.planned is not None, "a search that ends has a plan"
         if not self.problem.fast_enough(best.planned.plan):
             raise self.problem.too_slow(best.planned.plan)
-        planned = with_best_mtu(self.searcher, best.planned)
+        planned = with_best_mtu(self.searcher, with_updates_nearer(self.searcher, best.planned))
         return with_codec_where_it_gains(self.searcher, planned) if self.problem.choose_codec else planned
 
     def promising(self, than: Searched, beside: Mapping[str, str], known_cycles: Fraction) -> Start | None:

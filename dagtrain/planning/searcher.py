@@ -9,6 +9,7 @@ from fractions import Fraction
 from dagtrain.planning.any_bound import AnyBound
 from dagtrain.planning.best import Best
 from dagtrain.planning.carry import carried_over
+from dagtrain.planning.choices import plan_choices, relayed
 from dagtrain.planning.foldings import Foldings
 from dagtrain.planning.prices import Prices
 from dagtrain.planning.problem import Problem
@@ -17,6 +18,7 @@ from dagtrain.planning.timetable import Timetable, spending
 from dagtrain.progress import Progress
 from dagtrain.rates import rate_text
 from hdl.costs.estimate import Estimator
+from hdl.layers.storage import Home
 from placement.problem.instance import Instance
 from placement.problem.plan import Bound, Plan
 from placement.search.search import Progress as SearchProgress
@@ -84,6 +86,16 @@ class Searcher:
         problem, time = self.problem.lending_two(slowest), replace(self.time, holding_seconds=0.0)
         made = Searcher.of(problem, self.prices.estimator, self.progress, time, self.warn)
         return replace(made, best=self.best)
+
+    def of_plan(self, plan: Plan, problem: Problem) -> Searcher:
+        """One that prices a plan's placement anew for another problem of the same network: with the relays that it has,
+        and with two versions of all weights that engines share if it has no less."""
+        choices = plan_choices(plan)
+        homes = {choices[name].memory for name in problem.graph.borrowers}
+        own = replace(problem, lend_two=bool(homes) and Home.PARKED not in homes)
+        made = Searcher.of(own, self.prices.estimator, self.progress, replace(self.time), self.warn)
+        edges = relayed(choices)
+        return made.with_relays(edges) if edges else made
 
     # ---- searches
 
