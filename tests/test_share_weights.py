@@ -48,7 +48,7 @@ from hdl.layers.storage import Home
 from hdl.parts.catalogue import part
 from placement.problem.cluster import without_dram
 from placement.problem.instance import Configuration
-from placement.problem.plan import Plan
+from placement.problem.plan import Plan, with_batch
 from placement.problem.validate import violations
 from placement.search.search import SearchOptions, plan_from_assignment
 from tests.cosim_support import (
@@ -293,18 +293,18 @@ def test_two_versions_of_shared_weights_are_looked_for_where_training_is_faster_
     places = dict.fromkeys((node.name for node in graph.nodes), "d0")
     parked = plan_from_assignment(replace(instance, items=items), places)
     assert resting(searching.searcher, parked)
-    searched = Searched(parked, instance, (pace,))
-    planned = searching.fixed(places, dict.fromkeys(places, pace))
+    recipe = graph.recipe
 
-    def best(share: Fraction, known: Searched) -> list[Plan]:
-        """Where the plan so far takes so many times as long for a batch."""
+    def best(plan: Plan, share: Fraction) -> list[Plan]:
+        """Where that is the plan so far, and a batch takes so many times as long as at its pace."""
         told: list[Planned] = []
-        cycles = int(planned.plan.batch_cycles * share)
-        slow = Best(keep=told.append, planned=replace(planned, plan=replace(planned.plan, batch_cycles=cycles)))
-        try_without_rests(replace(searching.searcher, best=slow), known)
+        cycles = int(plan.cycles_per_frame * recipe.batch * share)
+        slow = with_batch(plan, recipe.batch, recipe.staleness, cycles)
+        known = Best(keep=told.append, planned=Planned(slow, instance))
+        try_without_rests(replace(searching.searcher, best=known), Searched(parked, instance, (pace,)))
         return [each.plan for each in told]
 
-    (found,) = best(Fraction(2), searched)
+    (found,) = best(parked, Fraction(4))
     assert plan_choices(found)["conv2"].memory is Home.ON_CHIP
     assert set(borrowing(plan_choices(found))) == {"conv2.error"}
     assert found.bound_cycles_per_frame == parked.bound_cycles_per_frame
@@ -316,6 +316,6 @@ def test_two_versions_of_shared_weights_are_looked_for_where_training_is_faster_
         "conv2"
     }
     # where training is as fast as the pace, or nothing rests, nothing is looked for
-    assert not best(Fraction(pace * graph.recipe.batch, planned.plan.batch_cycles), searched)
+    assert not best(parked, Fraction(1))
     assert not resting(searching.searcher, found)
-    assert not best(Fraction(2), replace(searched, plan=found))
+    assert not best(found, Fraction(4))

@@ -32,22 +32,22 @@ def resting(searcher: Searcher, plan: Plan) -> bool:
 
 def try_without_rests(searcher: Searcher, searched: Searched) -> None:
     """Keep a placement with two versions on chip of all weights that engines share, at the levels priced, if it holds
-    and trains faster than the best plan.
+    and trains faster than the best plan, from which it is searched.
 
     ``searched`` is the search without that, whose bounds hold for it.  Raises `Ended` at the deadline, or
     `GoalReached`."""
-    problem, known = searcher.problem, searcher.best.training_cycles
+    problem, best = searcher.problem, searcher.best.planned
     literal = problem.search.solver is Solver.LITERAL
-    if known is None or literal or searched.plan.cycles_per_frame * LEAST_RATIO > known:
+    if best is None or literal or not resting(searcher, best.plan):
         return
-    if not resting(searcher, searched.plan):
+    known = best.plan.training_cycles
+    if best.plan.cycles_per_frame * LEAST_RATIO > known:
         return
-    levels = tuple(useful(searched.levels, searched.plan, problem.cluster))
+    levels = tuple(useful(searched.levels, best.plan, problem.cluster))
     try:
         made = searcher.lending_two(known)
         instance = made.prices.instance(levels, made.time.looking)
-        near = replace(made.quick, near=places_of(searched.plan))
-        plan = made.search(instance, near, bounded=False)
+        plan = made.search(instance, replace(made.quick, near=places_of(best.plan)), bounded=False)
         time = plan_time(plan, problem.graph, problem.cluster)
         if Fraction(time.cycles, time.batch) * LEAST_RATIO <= known:
             Ladder(made).hold(Found(with_bound(plan, searched.plan), levels))
