@@ -30,6 +30,26 @@ def round_trip_words(credits: int, credit_batch: int) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Output:
+    """An output of what passes words on at a device where cables join devices (`hdl.link.forward`)."""
+
+    device: str
+    # the device at the other end of its cable; the device itself: words for it leave here
+    target: str
+    # whose words leave by it, in the order of its merges: the device's own, those that come by its cables
+    merged: tuple[str, ...]
+    # words a cycle
+    rate: float = 1.0
+    # to the next device's output
+    cycles: int = 0
+
+    @property
+    def arrives(self) -> bool:
+        """Whether words are where they go."""
+        return self.target == self.device
+
+
+@dataclass(frozen=True, kw_only=True)
 class Hop:
     """The way of a stream from one device to another."""
 
@@ -49,6 +69,9 @@ class Hop:
     target_rate: float = 1.0
     # from one word to the next at the receiver
     least_word_cycles: float = 1.0
+    # where cables join devices, the outputs that words pass, and their credits; none: all hang on one switch
+    way: tuple[Output, ...] = ()
+    back: tuple[Output, ...] = ()
 
     @property
     def word_cycles(self) -> float:
