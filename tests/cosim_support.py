@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from dagtrain.cosim.cluster import Feeds, simulate_cluster
 from dagtrain.cosim.compare import ClusterRun
+from dagtrain.emission.cables import wire_rates
 from dagtrain.emission.delivered import Delivered, load_delivered
 from dagtrain.emission.design import ClusterDesign, design_cluster
 from dagtrain.emission.links import hops_of
@@ -25,7 +27,7 @@ from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.passes.memory_home import keep_in_dram
 from dagtrain.passes.replicate import replicate
 from dagtrain.passes.split_rows import split_rows
-from dagtrain.schedule.batch_time import batch_time, edge_ways
+from dagtrain.schedule.wired import Wired
 from dagtrain.training.feeds import synthetic_feeds
 from hdl.dram.axi import AxiFormat
 from hdl.layers.pointwise.sigmoid import Sigmoid
@@ -39,6 +41,8 @@ CYCLES = 1200
 # what a rate that is printed may differ from a simulated one without stalls
 CLOSE = 0.02
 DEVICES = ("alpha", "beta", "gamma")
+# of all devices that `deliver` writes
+CLOCK_HZ = 200 * 10**6
 # cycles a frame of `tiny_net`
 TINY_CYCLES = 64
 # what `tiny_design` keeps in DRAM
@@ -159,7 +163,7 @@ def deliver(design: ClusterDesign, library: ModuleLibrary, folder: Path) -> Deli
     """The files of all devices as `dagtrain emit` leaves them in ``folder``, read back."""
     parts = {device.name: "AGFB014" for device in design.devices}
     folder.mkdir(parents=True, exist_ok=True)
-    write_cluster(folder, design, library, parts, 200.0, network_files(folder, design))
+    write_cluster(folder, design, library, parts, CLOCK_HZ / 10**6, network_files(folder, design))
     return load_delivered([folder / device.name for device in design.devices])
 
 
@@ -198,17 +202,25 @@ def tiny_design(
     )
 
 
-def said_batch_cycles(design: ClusterDesign, network_cycles: int, routing: Routing | None = None) -> int:
-    """Cycles of a batch as `batch_time` says, of a design with a network, or cables, of such latency."""
+def wired_of(design: ClusterDesign, network_cycles: int, routing: Routing | None = None) -> Wired:
+    """A design with a network, or cables, of such latency, as a bench has them."""
+    wires: tuple[Fraction, ...] = ()
     if routing is None:
         # through the switch, with the merges of most of its ways
         network_cycles += LEAST_LATENCY + len(design.devices) - 1
+    else:
+        wires = wire_rates(routing, design.form.word_bits, CLOCK_HZ)
     rates = {name: min(1.0, float(1 / period)) for name, period in design.periods.items()}
     hops = hops_of(
         design.crossings, design.form, design.receiver_beats, network_cycles, rates, design.periods, routing,
-        [device.name for device in design.devices],
+        [device.name for device in design.devices], wires,
     )  # fmt: skip
     placed = design.graph.placed
     periods = {node: design.periods[device] for node, device in placed.items() if device in design.periods}
-    ways = edge_ways(design.graph, design.fifo_beats, hops, periods=periods)
-    return batch_time(design.graph, ways, periods).cycles
+    bits = design.form.payload_bits if design.crossings else 0
+    return Wired(design.graph, design.fifo_beats, hops, {}, periods, bits)
+
+
+def said_batch_cycles(design: ClusterDesign, network_cycles: int, routing: Routing | None = None) -> int:
+    """Cycles of a batch as `batch_time` says."""
+    return wired_of(design, network_cycles, routing).batch_time.cycles

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -21,14 +22,16 @@ from dagtrain.passes.fold import fold_graph
 from dagtrain.progress import Silent
 from dagtrain.schedule.batch_time import Way, _long_run, batch_time, edge_ways, slowest_engine
 from dagtrain.schedule.buffers import fifo_beats
-from dagtrain.schedule.network import Hop, Network, Transfer, port_cycles_per_frame
+from dagtrain.schedule.network import Hop, Network, Output, Transfer, port_cycles_per_frame
 from dagtrain.schedule.ports import BINS_PER_FRAME, KEPT_FRAMES, Calendar, Merges
 from dagtrain.schedule.schedule import schedule
+from dagtrain.simulate.fast import simulate_fast
 from dagtrain.training.feeds import synthetic_feeds
 from hdl.cache import cache_folder
 from hdl.layers.passage import Flow
 from tests.cosim_support import (
     BATCH,
+    CLOCK_HZ,
     CLOSE,
     DEVICES,
     copied_net,
@@ -40,7 +43,9 @@ from tests.cosim_support import (
     squeezed_net,
     tiny_net,
     twelve_net,
+    wired_of,
 )
+from tests.test_cosim_cables import FULL, SHAPES, chain, dealt_out
 
 NETS = {
     "tiny": lambda staleness, _: tiny_net(staleness),
@@ -249,6 +254,59 @@ def test_a_stream_has_as_many_words_under_way_as_its_receiver_holds(pieces: int)
     assert carried(few, flow, 1).last == pytest.approx(100 + 99 * 208 / 16, abs=15)
 
 
+def test_own_streams_take_their_turns_before_what_comes_by_cables() -> None:
+    # three own streams, one of their credits; two cables behind and before them; none of its own
+    assert Merges.passing(2, 1, 3, 0).sides[5:].tolist() == [[0, 1], [5, 2], [6, 3], [7, 4]]
+    assert Merges.passing(2, 0, 3, 1).sides[4:].tolist() == [[0, 1], [2, 4], [5, 3]]
+    assert Merges.passing(2, 0, 2, None).sides[4:].tolist() == [[2, 3]]
+
+
+def on_a_chain(source: str, target: str, rate: float = 1.0) -> Hop:
+    """Between devices of a chain a - b - c, downwards, whose cables carry so much."""
+    boards = "abc"[ord(source) - ord("a") : ord(target) - ord("a") + 1]
+    merged = {"a": ("a",), "b": ("b", "a"), "c": ("b",)}
+    ends = zip(boards, [*boards[1:], boards[-1]], strict=True)
+    way = tuple(
+        Output(
+            device=at, target=to, merged=merged[at] if at != to else (chr(ord(at) - 1),),
+            rate=rate if at != to else 1.0, cycles=30 if at != to else 0,
+        )
+        for at, to in ends
+    )  # fmt: skip
+    return hop(source=source, target=target, way=way)
+
+
+@pytest.mark.parametrize("turns", [False, True])
+def test_streams_of_others_take_of_a_cable(turns: bool) -> None:
+    """From either board before it 100 words in 100 cycles go over the last cable of a chain."""
+    flow = Flow(np.array([4.0, 400.0]), np.array([0.0, 99.0]))
+    hops = {"far": on_a_chain("a", "c"), "near": on_a_chain("b", "c"), "first": on_a_chain("a", "b")}
+    last: dict[str, float] = {}
+
+    def cross(edges: Sequence[str]) -> None:
+        network = Network(hops, 256, turns=turns)
+        for edge in edges:
+            transfer = Transfer.of(hops[edge], flow, 1)
+            network.carry(edge, transfer)
+            assert transfer.flow is not None
+            last[edge] = transfer.flow.last
+
+    cross(["far"])
+    assert last["far"] == pytest.approx(199, abs=2)
+    cross(["far", "near"])
+    assert last["near"] == pytest.approx(299 if not turns else 299 - 30, abs=6)
+    # another cable is another one's
+    cross(["near", "first"])
+    assert last == pytest.approx({**last, "near": 199, "first": 199}, abs=2)
+    slow = on_a_chain("a", "c", 0.25)
+    assert carried(slow, flow, 1).last == pytest.approx(100 + 400, abs=6)
+
+
+def test_a_cable_may_be_busier_than_any_port() -> None:
+    far, near = on_a_chain("a", "c", 0.5), on_a_chain("b", "c", 0.5)
+    assert port_cycles_per_frame([(far, 100), (near, 50)]) == pytest.approx(300)
+
+
 def test_credits_take_room_at_the_ports_too() -> None:
     there, back = hop(credit_batch=10), hop(source="b", target="a", credit_batch=10)
     assert port_cycles_per_frame([(there, 100)]) == pytest.approx(100)
@@ -384,3 +442,33 @@ def test_gradients_that_leave_within_a_frame_hold_nobody_up(tmp_path: Path, monk
     slow, few = measured("few")
     assert many > few
     assert quick < 0.75 * slow
+
+
+# boards on cables; cycles of the engines; stale frames; how much less than simulation by events may be said: as much as
+# of switches, and more of cables that are full, where words behind one another hold up what goes elsewhere
+HALF, QUARTER = FULL // 2, FULL // 4
+ON_CABLES = {
+    "drained": (chain(3), 700, 0, CLOSE),
+    "nearly drained": (chain(3), 700, 4, CLOSE),
+    "chain": (chain(3), 700, 9, CLOSE),
+    "drained over half a word": (chain(3, rate=HALF), 700, 0, CLOSE),
+    "half a word": (chain(3, rate=HALF), 700, 9, CLOSE),
+    "a quarter": (chain(4, rate=QUARTER), 700, 9, CLOSE),
+    "ring": (SHAPES["ring"], 700, 9, CLOSE),
+    "mesh": (SHAPES["mesh"], 700, 9, CLOSE),
+    "full": (chain(3), 300, 16, 0.18),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ON_CABLES)
+def test_batches_over_cables_take_the_cycles_that_are_said(case: str) -> None:
+    """Beside events, which `tests/test_simulate_fast.py` holds against the Verilog of the same boards."""
+    routing, cycles, staleness, less = ON_CABLES[case]
+    graph, library = residual_net(staleness, 16), ModuleLibrary(cache_folder() / "modules")
+    placed = dealt_out(graph, routing.devices)
+    design = design_cluster(graph, placed, routing.devices, cycles, library, word_bits=64, routing=routing)
+    wired = wired_of(design, NETWORK_CYCLES, routing)
+    ends = [batch.last_result for batch in simulate_fast(wired, 9, CLOCK_HZ / 10**6, Silent()).batches]
+    simulated = fmean(late - early for early, late in pairwise(ends[len(ends) // 2 :]))
+    assert -less <= wired.batch_time.cycles / simulated - 1 <= CLOSE

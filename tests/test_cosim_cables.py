@@ -23,11 +23,14 @@ from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.graph.ir import Graph
 from dagtrain.progress import Silent
 from dagtrain.simulate.exact import ExactOptions, simulate_exactly
+from dagtrain.simulate.fast import simulate_fast
+from dagtrain.simulate.result import Bound
 from dagtrain.training.feeds import synthetic_feeds
 from hdl.cache import cache_folder
 from placement.problem.routes import Routing, chain_cables, mesh_cables
 from tests.cosim_support import (
     BATCH,
+    CLOCK_HZ,
     CLOSE,
     CYCLES,
     TINY_CYCLES,
@@ -36,22 +39,26 @@ from tests.cosim_support import (
     said_batch_cycles,
     simulate_design,
     tiny_net,
+    wired_of,
 )
 
 BOARDS = ("alpha", "beta", "gamma", "delta")
-GBIT = 10**9
+# a word of 64 bits a cycle
+FULL = 64 * CLOCK_HZ
+# what the interval of a batch may differ between levels
+INTERVAL = 0.001
 LIBRARY = ModuleLibrary(cache_folder() / "modules")
 
 
-def chain(count: int, *, closed: bool = False) -> Routing:
+def chain(count: int, *, closed: bool = False, rate: int = FULL) -> Routing:
     devices = BOARDS[:count]
-    return Routing(devices, chain_cables(devices, [GBIT] * count, closed=closed))
+    return Routing(devices, chain_cables(devices, [rate] * count, closed=closed))
 
 
 SHAPES = {
     "chain": chain(3),
     "ring": chain(4, closed=True),
-    "mesh": Routing(BOARDS, mesh_cables(BOARDS, [GBIT] * 4, 2), 2),
+    "mesh": Routing(BOARDS, mesh_cables(BOARDS, [FULL] * 4, 2), 2),
 }
 
 
@@ -129,8 +136,28 @@ def test_time_over_cables_is_as_told_and_control_alone_takes_as_long(tmp_path: P
     how = ExactOptions(batches=3, network=network, memory=memory)
     exact = simulate_exactly(delivered, made.graph, LIBRARY, tmp_path / "exact", how, Silent(), optimise=False)
     assert exact.log.frame_cycles == run.frame_cycles
-    ways = {(cable.source, cable.target) for cable in exact.simulation.cables}
-    assert ways == {("alpha", "beta"), ("beta", "alpha"), ("beta", "gamma"), ("gamma", "beta")}
+    ways = {(cable.source, cable.target): cable.bits for cable in exact.simulation.cables}
+    assert ways.keys() == {("alpha", "beta"), ("beta", "alpha"), ("beta", "gamma"), ("gamma", "beta")}
+    fast = simulate_fast(wired_of(made, latency, SHAPES["chain"]), 3, CLOCK_HZ / 10**6, Silent())
+    assert {(cable.source, cable.target): cable.bits for cable in fast.cables} == ways
+    assert fast.batch_interval == pytest.approx(exact.simulation.batch_interval, rel=INTERVAL)
+
+
+def test_a_cable_carries_what_its_rate_lets_through_at_both_levels(tmp_path: Path) -> None:
+    routing, graph, batches = chain(3, rate=FULL // 10), tiny_net(), 6
+    made = design_cluster(
+        graph, dealt_out(graph, ("alpha", "gamma")), BOARDS[:3], TINY_CYCLES, LIBRARY, word_bits=64, routing=routing
+    )
+    network, memory = NetworkModel(latency_cycles=40, stall_256=0), MemoryModel(stall_256=0)
+    how = ExactOptions(batches=batches, network=network, memory=memory)
+    delivered = deliver(made, LIBRARY, tmp_path / "emit")
+    exact = simulate_exactly(delivered, made.graph, LIBRARY, tmp_path, how, Silent(), optimise=False).simulation
+    fast = simulate_fast(wired_of(made, 40, routing), batches, CLOCK_HZ / 10**6, Silent())
+    for told in (exact, fast):
+        assert told.binds.kind is Bound.CABLE
+        assert 0.4 < told.binds.share <= 1
+        assert {cable.bits_per_cycle for cable in told.cables} == {made.form.payload_bits / 10}
+    assert fast.batch_interval == pytest.approx(exact.batch_interval, rel=CLOSE)
 
 
 def test_devices_that_hold_nothing_and_pass_nothing_on_are_left_out_with_their_cables() -> None:
@@ -155,7 +182,7 @@ def test_manifests_tell_who_is_at_the_other_end_of_each_port(tmp_path: Path) -> 
         assert record.cables is not None
         for cable in record.cables:
             told[device.manifest.device, cable.port] = cable.device, cable.device_port
-            assert cable.bits_per_s == GBIT
+            assert cable.bits_per_s == FULL
         ports = {port.name for port in device.manifest.ports}
         assert {name for name in ports if name.endswith("_tvalid")} == {
             f"net_{way}_{cable.port}_tvalid" for cable in record.cables for way in ("rx", "tx")

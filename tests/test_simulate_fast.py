@@ -16,7 +16,7 @@ from dagtrain.cosim.cluster import simulate_cluster
 from dagtrain.cosim.simulator import Simulator
 from dagtrain.cosim.trace import beats_of, traced_streams
 from dagtrain.emission.design import ClusterDesign, design_cluster
-from dagtrain.emission.links import NetworkModel, hops_of
+from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.memory import MemoryModel
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.flow import simulate_step
@@ -44,7 +44,6 @@ from hdl.errors import DagtrainError
 from hdl.fixed import FloatArray
 from hdl.layers.wiring.fork import Fork
 from hdl.recipe import Recipe
-from hdl.simulate.models.link import LEAST_LATENCY
 from tests.cosim_support import (
     BATCH,
     CLOSE,
@@ -55,16 +54,20 @@ from tests.cosim_support import (
     residual_net,
     tiny_net,
     twelve_net,
+    wired_of,
 )
 from tests.test_buffers import CYCLES as BRANCH_CYCLES
 from tests.test_buffers import ERROR_JOIN, JOIN, STASH
 from tests.test_buffers import net as branch_net
+from tests.test_cosim_cables import FULL, SHAPES, chain, dealt_out
 
 NETWORK_CYCLES = 90
 # what the interval of a node may differ, and the latency of frame 0
 INTERVAL, LATENCY = 0.001, 0.02
 # … of the ports of a network that carry less than engines make: whose turn it is at a merge decides about batches
 FULL_PORTS = 0.03
+# … of cables that do, or nearly
+FULL_CABLES = 0.01
 # cycles by which FIFOs that fill one after another are told apart, as a share of the time
 APART = 0.01
 
@@ -74,16 +77,6 @@ def on_chip(graph: Graph, cycles: int, depths: Mapping[str, int] | None = None) 
     folded = fold_graph(graph, cycles)
     found = {**fifo_beats(folded, schedule(folded, cycles)), **(depths or {})}
     return Wired(place.run(folded, placement(graph, "one"), DEVICES[:1]), found)
-
-
-def wired_of(design: ClusterDesign) -> Wired:
-    """A design with the network of `traced`."""
-    under_way = NETWORK_CYCLES + LEAST_LATENCY + len(design.devices) - 1
-    rates = {name: min(1.0, float(1 / period)) for name, period in design.periods.items()}
-    hops = hops_of(design.crossings, design.form, design.receiver_beats, under_way, rates, design.periods)
-    periods = {n: design.periods[device] for n, device in design.graph.placed.items() if device in design.periods}
-    bits = design.form.payload_bits if design.crossings else 0
-    return Wired(design.graph, design.fifo_beats, hops, {}, periods, bits)
 
 
 def last_beats(times: FloatArray, beats: int) -> FloatArray:
@@ -409,8 +402,16 @@ def split_net(staleness: int, batch: int) -> Graph:
     return insert_forks(calibrate(training, [synthetic_feeds(training, BATCH, seed) for seed in range(3)]))
 
 
-CASES: dict[str, tuple[Any, str, int, int, int]] = {
-    # graph, placement, cycles, batches; what intervals may differ
+# what joins boards, where no switch does
+CABLES = {
+    "chain": chain(3),
+    "ring": chain(4, closed=True),
+    "slow ring": chain(4, closed=True, rate=FULL * 2 // 5),
+    "slow chain": chain(3, rate=FULL // 2),
+    "mesh": SHAPES["mesh"],
+}
+CASES: dict[str, tuple[Any, str, int, int, float]] = {
+    # graph, placement, or layers dealt out to boards on cables; cycles, batches; what intervals may differ
     "tiny": (lambda: tiny_net(2), "one", 1200, 6, INTERVAL),
     "residual drained": (lambda: residual_net(0), "one", 1200, 4, INTERVAL),
     "residual": (lambda: residual_net(BATCH), "one", 300, 20, INTERVAL),
@@ -419,6 +420,12 @@ CASES: dict[str, tuple[Any, str, int, int, int]] = {
     "copies": (lambda: copied_net(16, 16, {"conv2": 2}), "one", 40, 12, INTERVAL),
     "links": (lambda: residual_net(4, 16), "dealt out", 700, 8, INTERVAL),
     "full ports": (lambda: residual_net(9, 16), "dealt out", 300, 8, FULL_PORTS),
+    "chain": (lambda: residual_net(9, 16), "chain", 700, 8, INTERVAL),
+    "ring": (lambda: residual_net(4, 16), "ring", 700, 8, INTERVAL),
+    "mesh": (lambda: residual_net(9, 16), "mesh", 700, 8, INTERVAL),
+    "full cables": (lambda: residual_net(9, 16), "chain", 300, 8, FULL_CABLES),
+    "slow chain": (lambda: residual_net(9, 16), "slow chain", 700, 8, FULL_CABLES),
+    "slow ring": (lambda: residual_net(9, 16), "slow ring", 700, 8, FULL_CABLES),
 }
 
 
@@ -427,6 +434,9 @@ CASES: dict[str, tuple[Any, str, int, int, int]] = {
 def test_events_are_those_of_the_verilog(case: str, tmp_path: Path) -> None:
     make, kind, cycles, batches, interval = CASES[case]
     graph, library = make(), ModuleLibrary(cache_folder() / "modules")
-    design = design_cluster(graph, placement(graph, kind), DEVICES, cycles, library, word_bits=64)
-    truth, wired = Truth(design, library, batches, tmp_path), wired_of(design)
+    routing = CABLES.get(kind)
+    devices = DEVICES if routing is None else routing.devices
+    placed = placement(graph, kind) if routing is None else dealt_out(graph, devices)
+    design = design_cluster(graph, placed, devices, cycles, library, word_bits=64, routing=routing)
+    truth, wired = Truth(design, library, batches, tmp_path), wired_of(design, NETWORK_CYCLES, routing)
     assert_alike(wired, simulate_events(wired, batches, keep=True), truth, interval)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 from dagtrain.cosim.clocks import clock_of, mac_clocks, mac_prefix
@@ -23,10 +24,19 @@ from dagtrain.cosim.trace import Traced
 from dagtrain.cosim.watch import WATCHERS, Watch, cut, outputs_of, watch
 from dagtrain.cosim.windows import LanePort, Share
 from dagtrain.emission.assembly import Assembly
+from dagtrain.emission.cables import cable_rate
 from dagtrain.emission.delivered import DeliveredDevice
 from dagtrain.emission.ethernet import host_label
 from dagtrain.emission.links import NETWORK_ROLE, NetworkModel, axi_stream_signals, link_word, sender_role
-from dagtrain.emission.manifest import COMMAND, DeliveryError, HostRecord, HostStreamRecord, MemoryRecord, StateRecord
+from dagtrain.emission.manifest import (
+    COMMAND,
+    CableRecord,
+    DeliveryError,
+    HostRecord,
+    HostStreamRecord,
+    MemoryRecord,
+    StateRecord,
+)
 from dagtrain.emission.memory import AXI_PREFIX, axi4_payloads
 from dagtrain.emission.modules import ModuleLibrary, StreamModule, verilog_name
 from hdl.convert.netlist import Direction, PortDecl
@@ -44,6 +54,8 @@ from hdl.stream import Stream
 SWITCH_WORDS = 4096
 # of a START, of the RUN behind all of a load, and of the DUMP behind that
 START_WORDS, RUN_WORDS, DUMP_WORDS = 2, 2, 1
+# in which the rate of a cable is told in words
+MOST_CYCLES = 1 << 12
 # ports of a device of another clock than the network's, by what they are connected to
 NETWORK_CLOCK = {"net_clk": "clk", "net_rst": "rst"}
 
@@ -552,17 +564,28 @@ def _add_cables(
         end: _port_streams(assembly, device.manifest.top, form, f"_{cable.port}")
         for end, (device, cable) in ends.items()
     }
-    options = {"latency": network.latency_cycles, "words": network.words, "cycles": network.cycles}
     for number, ((name, port), (device, cable)) in enumerate(ends.items()):
-        stalls = {"stall_256": network.stall_256, "seed": network.seed + number}
+        rate = min(Fraction(network.words, network.cycles), words_carried(device, cable))
+        options = {
+            "latency": network.latency_cycles, "words": rate.numerator, "cycles": rate.denominator,
+            "stall_256": network.stall_256, "seed": network.seed + number,
+        }  # fmt: skip
 
-        def build(domain: ClockReset, ways: Mapping[str, Stream], stalls: Mapping[str, int] = stalls) -> object:
-            return link_wire(domain, ways["x"], ways["y"], **options, **stalls)
+        def build(domain: ClockReset, ways: Mapping[str, Stream], options: Mapping[str, int] = options) -> object:
+            return link_wire(domain, ways["x"], ways["y"], **options)
 
-        told = f"{form} {options} {stalls}"
+        told = f"{form} {options}"
         module = library.block(f"{BENCH}_cable", told, dict.fromkeys("xy", form.payload_bits), build)
         nets = {"x": streams[name, port][0], "y": streams[cable.device, cable.device_port][1]}
         assembly.instance(module, f"cable_{device.manifest.top}_{port}", nets)
+
+
+def words_carried(device: DeliveredDevice, cable: CableRecord) -> Fraction:
+    """Words a cycle that a cable of a device carries each way."""
+    manifest = device.manifest
+    assert manifest.network is not None
+    hz = round((manifest.network_mhz or manifest.clock_mhz) * 10**6)
+    return cable_rate(cable.bits_per_s, manifest.network.format.word_bits, hz).limit_denominator(MOST_CYCLES)
 
 
 def _port_streams(assembly: Assembly, top: str, form: LinkFormat, port: str = "") -> tuple[str, str]:

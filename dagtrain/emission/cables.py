@@ -9,10 +9,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 
+from dagtrain.schedule.network import Output
 from hdl.link.format import LinkFormat
-from hdl.link.forward import MINE, OWN, Forward, passed_cycles
+from hdl.link.forward import LEAST_PASSED, MINE, OWN, Forward, passed_cycles
 from placement.problem.routes import Routing
 
 
@@ -82,6 +84,48 @@ def way_cycles(source: str, target: str, network_cycles: int, routing: Routing |
         return network_cycles
     one, other = routing.devices.index(source), routing.devices.index(target)
     return network_cycles * routing.distance[one][other] + _passing(routing, tuple(devices)).cycles[one, other]
+
+
+@lru_cache(maxsize=1024)
+def way_outputs(
+    source: str,
+    target: str,
+    network_cycles: int,
+    routing: Routing | None,
+    devices: tuple[str, ...],
+    rates: tuple[Fraction, ...] = (),
+) -> tuple[Output, ...]:
+    """What words pass from one device to another; nothing over a switch.  Arguments as of `way_cycles`.
+
+    Args:
+        rates: wire -> words a cycle that it carries; none: each carries one."""
+    if routing is None:
+        return ()
+    passing, ends = _passing(routing, devices), map(routing.devices.index, (source, target))
+    found = []
+    for at, _, out in _steps(routing, passing.wires, *ends):
+        wire = None if out == MINE else passing.wires[at][out - 1]
+        froms = [at, *(routing.wires[wire].target for wire in passing.wires[at])]
+        found.append(
+            Output(
+                device=routing.devices[at],
+                target=routing.devices[at if wire is None else routing.wires[wire].target],
+                merged=tuple(routing.devices[froms[way]] for way in passing.merged[at][out]),
+                rate=1.0 if wire is None or not rates else float(rates[wire]),
+                cycles=0 if wire is None else network_cycles + LEAST_PASSED,
+            )
+        )
+    return tuple(found)
+
+
+def wire_rates(routing: Routing, word_bits: int, clock_hz: int) -> tuple[Fraction, ...]:
+    """Wire -> words a cycle that it carries, one at most."""
+    return tuple(cable_rate(wire.bits_per_s, word_bits, clock_hz) for wire in routing.wires)
+
+
+def cable_rate(bits_per_s: int, word_bits: int, clock_hz: int) -> Fraction:
+    """Words a cycle that a cable carries in each direction, one at most."""
+    return min(Fraction(1), Fraction(bits_per_s, word_bits * clock_hz))
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from dagtrain.emission.assembly import Assembly
-from dagtrain.emission.cables import DeviceCables, cables_between, way_cycles
+from dagtrain.emission.cables import DeviceCables, cables_between, way_cycles, way_outputs
 from dagtrain.emission.modules import ModuleLibrary, StreamModule, verilog_name
 from dagtrain.graph.ir import PlacedGraph
 from dagtrain.schedule.buffers import REGISTER_BEATS
@@ -326,6 +326,7 @@ def hops_of(
     periods: Mapping[str, Fraction] | None = None,
     routing: Routing | None = None,
     devices: Sequence[str] = (),
+    wires: Sequence[Fraction] = (),
 ) -> dict[str, Hop]:
     """Edge -> its way over the network.
 
@@ -334,12 +335,15 @@ def hops_of(
         network_cycles: from port to port, over the switch or one cable.
         rates: device -> words a cycle that its port carries, if fewer than one.
         periods: as in `port_cycles`.
-        routing: by which cables words go between ``devices``; None: all hang on one switch."""
+        routing: by which cables words go between ``devices``; None: all hang on one switch.
+        wires: of that, words a cycle that each direction of a cable carries; none: one."""
     ports, found = port_cycles(crossings, form, beats, periods), {}
     for crossing in crossings:
         words = link_words(crossing, beats[crossing.edge], form.word_bits)
         ends = crossing.source_device, crossing.target_device
         there, back = (way_cycles(*way, network_cycles, routing, devices) for way in (ends, ends[::-1]))
+        outputs = (way_outputs(*w, network_cycles, routing, tuple(devices), tuple(wires)) for w in (ends, ends[::-1]))
+        way, returning = outputs
         found[crossing.edge] = Hop(
             source=crossing.source_device,
             target=crossing.target_device,
@@ -351,6 +355,8 @@ def hops_of(
             least_word_cycles=float(WORD_CYCLES) if form.pooled else 1.0,
             source_rate=(rates or {}).get(crossing.source_device, 1.0),
             target_rate=(rates or {}).get(crossing.target_device, 1.0),
+            way=way,
+            back=returning,
         )
     return found
 

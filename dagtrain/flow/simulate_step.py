@@ -103,12 +103,10 @@ def _simulated(folder: Path, workspace: Workspace, options: SimulateOptions, pro
 
 def _by_events(workspace: Workspace, options: SimulateOptions, progress: Progress) -> Simulation:
     graph, plan, cluster = load_placed_graph(workspace), load_plan(workspace), load_plan_cluster(workspace)
-    if cluster.routing is not None:
-        raise DagtrainError(
-            "--level fast: events know no words that devices pass on for others over cables", "take --level exact"
-        )
-    # through the switch, with the merges of most of its ways, as in the bench of the exact level
-    under_way = options.latency_cycles + LEAST_LATENCY + len({item.device for item in plan.items}) - 1
+    under_way = options.latency_cycles
+    if cluster.routing is None:
+        # through the switch, with the merges of most of its ways, as in the bench of the exact level
+        under_way += LEAST_LATENCY + len({item.device for item in plan.items}) - 1
     laid = wired(plan, graph, cluster, under_way)
     batches = batches_of(options, laid.graph.recipe.batch)
     return simulate_fast(laid, batches, cluster.clock_hz / HZ_PER_MHZ, progress)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from fractions import Fraction
 
+from dagtrain.emission.cables import cabled_devices, wire_rates
 from dagtrain.emission.device import stored_edges
 from dagtrain.emission.links import allowed_cycles, crossings_of, hops_of, link_format, receiver_beats
 from dagtrain.emission.stored import DramUse
@@ -118,11 +119,14 @@ def wired_graph(
     rates = {
         device.name: min(
             1.0,
-            float(device.board.link_bits_per_s * cluster.network.efficiency / word_rate),
+            # cables have rates of their own
+            1.0 if routing else float(device.board.link_bits_per_s * cluster.network.efficiency / word_rate),
             device.board.clock_hz / cluster.clock_hz,
         )
         for device in cluster.devices
     }
     under_way = cluster.way_cycles if network_cycles is None else network_cycles
-    hops = hops_of(crossings, form, behind, under_way, rates, cluster.periods, routing, devices)
+    used = () if routing is None else cabled_devices(routing, set(placed.values()))
+    wires = () if routing is None else wire_rates(routing, cluster.link_word_bits, cluster.clock_hz)
+    hops = hops_of(crossings, form, behind, under_way, rates, cluster.periods, routing, used, wires)
     return Wired(standing, depths, hops, stored, periods, form.payload_bits if crossings else 0)

@@ -4,6 +4,9 @@ Analysis, not transformation.  A device sends and receives through one port, of 
 direction, so all streams that leave it, with the credits of those that it receives, take turns
 (`dagtrain.schedule.ports`), and so do the devices that send to it.  Tensors are entered in pieces, in the order in
 which these come.
+
+Where cables join devices, what leaves a device takes turns besides at every output on its way (`Output`) with what else
+leaves there: own streams and those that pass on.  That a word waits behind one with another way is not counted.
 """
 
 from __future__ import annotations
@@ -30,6 +33,31 @@ def round_trip_words(credits: int, credit_batch: int) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Output:
+    """An output of what passes words on at a device where cables join devices (`hdl.link.forward`)."""
+
+    device: str
+    # the device at the other end of its cable; the device itself: words for it leave here
+    target: str
+    # whose words leave by it, in the order of its merges: the device's own, those that come by its cables
+    merged: tuple[str, ...]
+    # words a cycle
+    rate: float = 1.0
+    # to the next device's output
+    cycles: int = 0
+
+    @property
+    def arrives(self) -> bool:
+        """Whether words are where they go."""
+        return self.target == self.device
+
+    @property
+    def contended(self) -> bool:
+        """Whether anything may wait here: it has more inputs, or is slower, than the one that words come by."""
+        return len(self.merged) > 1 or self.rate < 1
+
+
+@dataclass(frozen=True, kw_only=True)
 class Hop:
     """The way of a stream from one device to another."""
 
@@ -49,6 +77,9 @@ class Hop:
     target_rate: float = 1.0
     # from one word to the next at the receiver
     least_word_cycles: float = 1.0
+    # where cables join devices, the outputs that words pass, and their credits; none: all hang on one switch
+    way: tuple[Output, ...] = ()
+    back: tuple[Output, ...] = ()
 
     @property
     def word_cycles(self) -> float:
@@ -186,9 +217,30 @@ class Network:
             return Merges.of(len(self.leaving[device]) - credits, credits)
 
         self.sending, self.receiving = ports(leaving), ports(lambda device: Merges.of(len(self.coming[device])))
+        # what passes words on where cables join devices
+        self.outputs = {
+            output: Calendar(width, output.rate, self._passing(output) if turns else ONE_STREAM, self.crossing)
+            for output in dict.fromkeys(output for hop in hops.values() for output in (*hop.way, *hop.back))
+            if output.contended
+        }
         self.turns = turns
         # edge -> when its last word left
         self.last: dict[str, float] = {}
+
+    def _passing(self, output: Output) -> Merges:
+        """The merges before an output: those of the device itself and what comes by cables."""
+        leaving = self.leaving[output.device]
+        credits = sum(credit for _, credit in leaving)
+        own = output.merged.index(output.device) if output.device in output.merged else None
+        # a device that sends nothing has a stream without words
+        return Merges.passing(len(leaving) - credits or int(not credits), credits, len(output.merged), own)
+
+    def _input(self, output: Output, came: str, stream: int) -> int:
+        """The stream in these of what comes from a device; ``stream``: of its own."""
+        if came == output.device:
+            return stream
+        own = len(self.leaving[output.device]) or 1
+        return own + [each for each in output.merged if each != output.device].index(came)
 
     def _send(self, device: str, edge: str, words: FloatArray, cycles: FloatArray, *, credit: bool) -> FloatArray:
         stream = self.leaving[device][edge, credit] if self.turns else 0
@@ -196,6 +248,19 @@ class Network:
 
     def _receive(self, device: str, sender: str, words: FloatArray, cycles: FloatArray) -> FloatArray:
         return self.receiving[device].enter(words, cycles, self.coming[device][sender] if self.turns else 0)
+
+    def _pass(self, edge: str, hop: Hop, words: FloatArray, left: FloatArray, *, credit: bool) -> FloatArray:
+        """When words, or credits, that left one device come to the other."""
+        source, target = (hop.target, hop.source) if credit else (hop.source, hop.target)
+        way, cycles = (hop.back, hop.back_cycles) if credit else (hop.way, hop.cycles)
+        if not way:
+            return self._receive(target, source, words, left + cycles)
+        own = self.leaving[source][edge, credit]
+        for came, output in zip((source, *(output.device for output in way)), way, strict=False):
+            if output.contended:
+                left = self.outputs[output].enter(words, left, self._input(output, came, own) if self.turns else 0)
+            left, cycles = left + output.cycles, cycles - output.cycles
+        return left + cycles
 
     def begins(self, edge: str, transfer: Transfer) -> float:
         """When the next piece may leave."""
@@ -215,10 +280,10 @@ class Network:
         words = counts - sent
         ready = _no_faster(offered, words, hop.word_cycles, self.last.get(edge, LONG_AGO))
         left = self._send(hop.source, edge, words, ready, credit=False)
-        there = self._receive(hop.target, hop.source, words, left + hop.cycles)
+        there = self._pass(edge, hop, words, left, credit=False)
         back = words / hop.credit_batch
         self._send(hop.target, edge, back, there, credit=True)
-        self._receive(hop.source, hop.target, back, there + hop.back_cycles)
+        self._pass(edge, hop, back, there, credit=True)
         transfer.arrived.append((counts, there))
         transfer.sent, self.last[edge] = float(end), float(left[-1])
         if transfer.through:
@@ -237,10 +302,13 @@ def _no_faster(offered: FloatArray, words: FloatArray, word_cycles: float, last:
 
 
 def port_cycles_per_frame(tensors: Iterable[tuple[Hop, float]]) -> float:
-    """Cycles a frame of the busiest direction of any port; of each stream, its words a frame."""
-    found: dict[tuple[str, bool], float] = defaultdict(float)
+    """Cycles a frame of the busiest direction of any port, or cable; of each stream, its words a frame."""
+    found: dict[tuple[str, bool] | Output, float] = defaultdict(float)
     for hop, words in tensors:
         back = words / hop.credit_batch
+        for way, passing in ((hop.way, words), (hop.back, back)):
+            for output in way:
+                found[output] += passing / output.rate
         found[hop.source, True] += words / hop.source_rate
         found[hop.target, False] += words / hop.target_rate
         found[hop.target, True] += back / hop.target_rate

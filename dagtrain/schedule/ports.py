@@ -52,11 +52,27 @@ class Merges:
         """The balanced tree of so many streams of words, and that of so many of credits behind them, which meet before
         the port."""
         streams = words + credits
-        pairs = [*_numbered(turns_taken(words), words, 0, streams)]
-        pairs += _numbered(turns_taken(credits), credits, words, streams + len(pairs))
-        if words and credits:
-            # the last of either tree, or the only stream of it
-            pairs.append((streams + words - 2 if words > 1 else 0, streams + len(pairs) - 1 if credits > 1 else words))
+        return cls._of(streams, _pairs(words, credits, streams)[0])
+
+    @classmethod
+    def passing(cls, words: int, credits: int, inputs: int, own: int | None) -> Merges:
+        """That of so many inputs before an output where cables join devices, of which the one in this place is the tree
+        of the device's own streams (`of`), None: none is.  Others are streams behind these."""
+        others = inputs - (own is not None)
+        streams = words + credits + others
+        pairs, root = _pairs(words, credits, streams) if own is not None else ([], -1)
+        leaves = list(range(words + credits, streams))
+        if own is not None:
+            leaves.insert(own, root)
+        first = streams + len(pairs)
+        pairs += [
+            (*(leaves[side] if side < inputs else side - inputs + first for side in pair),)
+            for pair in turns_taken(inputs)
+        ]
+        return cls._of(streams, pairs)
+
+    @classmethod
+    def _of(cls, streams: int, pairs: Sequence[tuple[int, ...]]) -> Merges:
         count = streams + len(pairs)
         beside, into = np.full(count, -1), np.full(count, -1)
         sides = np.full((count, 2), -1)
@@ -70,7 +86,22 @@ class Merges:
         return cls(beside, sides, np.array(padded), np.array(lengths))
 
 
-def _numbered(pairs: Sequence[tuple[int, int]], streams: int, first: int, merges: int) -> Iterator[tuple[int, int]]:
+def _pairs(words: int, credits: int, merges: int) -> tuple[list[tuple[int, ...]], int]:
+    """The twos of the trees of so many streams of words and of credits, whose merges are numbered from there, and the
+    last of them, or the only stream."""
+    pairs = [*_numbered(turns_taken(words), words, 0, merges)]
+    last = merges + len(pairs) - 1 if words > 1 else 0
+    of_credits = [*_numbered(turns_taken(credits), credits, words, merges + len(pairs))]
+    pairs += of_credits
+    if not credits:
+        return pairs, last
+    credit = merges + len(pairs) - 1 if credits > 1 else words
+    if not words:
+        return pairs, credit
+    return [*pairs, (last, credit)], merges + len(pairs)
+
+
+def _numbered(pairs: Sequence[tuple[int, int]], streams: int, first: int, merges: int) -> Iterator[tuple[int, ...]]:
     """The twos of a tree whose streams are numbered from ``first``, and its merges from ``merges``."""
     for pair in pairs:
         a, b = (side + first if side < streams else side - streams + merges for side in pair)

@@ -15,15 +15,15 @@ from __future__ import annotations
 import math
 import operator
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from dagtrain.graph.ir import Node, is_delayed
-from dagtrain.schedule.network import Hop, round_trip_words
+from dagtrain.schedule.network import Hop, Output, round_trip_words
 from dagtrain.schedule.wired import Wired
 from dagtrain.simulate import events_kernel as kernel
 from hdl.errors import DagtrainError
@@ -31,14 +31,17 @@ from hdl.fixed import FloatArray, IntArray
 from hdl.layers.base import Layer
 from hdl.layers.passage import marks, needs
 from hdl.link.format import turns_taken
+from hdl.link.forward import INPUT_WORDS
 from hdl.recipe import Dealt
 from hdl.records import first as shown
+from hdl.simulate.models.link import SPARE_WORDS
 from hdl.streams import queue_latency
 from hdl.streams.width import AdapterKind, adapter_kind
 from hdl.strips import Strips
 from hdl.tensor import Port
 
 Rows = kernel.Rows
+_Thing = TypeVar("_Thing")
 # turns of nodes and ports between two looks at the progress, and at Ctrl-C
 TURNS_AT_ONCE = 1 << 20
 # entries of the heap for each that may be in it
@@ -74,6 +77,8 @@ class Events:
     # edge over the network -> words, credits included in none
     words: Mapping[str, int]
     credit_words: Mapping[str, int]
+    # where cables join devices, what goes from one to another by each -> words and credits, whomever they are for
+    passed: Mapping[Output, int]
     # edge -> cycles in which beats were written, and read, where they were kept
     written: Mapping[str, FloatArray]
     read: Mapping[str, FloatArray]
@@ -102,15 +107,17 @@ def simulate_events(
     built = _Builder(wired, batches, keep, 0 if fine or keep else runs)
     recipe = wired.graph.recipe
     channels, ports, nodes, devices = built.channels(), built.ports(), built.nodes(), built.ends()
-    state, tables, turns = built.state(nodes), built.tables(), 0
+    outputs, queues = built.outputs(), built.queues()
+    state, tables, turns = built.state(nodes, queues), built.tables(), 0
     kernel.begin(nodes, state)
     results = [number for number, node in enumerate(wired.graph.nodes) if not node.layer.sources]
     while state.length[0]:
         turns += kernel.run(
-            channels, ports, nodes, devices, tables, state, recipe.batch, recipe.staleness, TURNS_AT_ONCE
-        )
+            channels, ports, nodes, devices, outputs, queues, tables, state, recipe.batch, recipe.staleness,
+            TURNS_AT_ONCE,
+        )  # fmt: skip
         on_frames(min(int(ports["frame"][nodes["first"][number]]) for number in results) if results else 0)
-    found = built.events(channels, nodes, state, turns)
+    found = built.events(channels, nodes, outputs, state, turns)
     problems = built.waiting(channels, state)
     if problems:
         raise DeadlockError.listing(
@@ -211,21 +218,24 @@ class _PortRow:
 
 
 class _Turns(NamedTuple):
-    """Who takes turns before a port: channels by number, then twos of them (`turns_taken`)."""
+    """Who takes turns before a port: channels or queues, then twos of them (`turns_taken`)."""
+
+    # by number
+    members: tuple[int, ...]
 
     # of each two
     sides: tuple[tuple[int, int], ...]
-    # of each channel and two, the two of which it is a side; -1: it is the port
+    # of each of them and of each two, the two of which it is a side; -1: it is the port
     into: IntArray
 
     @classmethod
-    def of(cls, channels: int) -> _Turns:
-        """Of so many channels."""
-        sides = turns_taken(channels)
-        into = np.full(channels + len(sides), -1)
+    def of(cls, members: Sequence[int]) -> _Turns:
+        """Of these channels or queues, in the order of their merges."""
+        sides = turns_taken(len(members))
+        into = np.full(len(members) + len(sides), -1)
         for two, pair in enumerate(sides):
             into[list(pair)] = two
-        return cls(sides, into)
+        return cls(tuple(members), sides, into)
 
 
 class _Builder:
@@ -253,14 +263,28 @@ class _Builder:
         # of all rings and spans
         self.times = 0
         self.strips = [node.layer.strips for node in graph.nodes]
-        self.devices = sorted({end for hop in wired.hops.values() for end in (hop.source, hop.target)})
         # what words and credits of all hops take at least: they come to a device in the order in which they left others
         self.way = min((min(hop.cycles, hop.back_cycles) for hop in wired.hops.values()), default=0)
-        # by device: channels that leave it, in the order in which its port has them, and who takes turns there
-        self.leaving = [
-            [self.channel[edge] for edge, hop in wired.hops.items() if hop.source == device] for device in self.devices
+        # what passes words on between cables, and its inputs: (device that words come from, device where they wait)
+        self.ways = list(dict.fromkeys(way for hop in wired.hops.values() for way in (hop.way, hop.back)))
+        self.passing = _numbered(output for way in self.ways for output in way)
+        self.inputs = _numbered((one, each.device) for each in self.passing for one in each.merged)
+        ends = {end for hop in wired.hops.values() for end in (hop.source, hop.target)}
+        self.devices = _numbered(sorted(ends | {each.device for each in self.passing}))
+        # cycles by which words come sooner over each cable than the least there, and later behind the last one: credits
+        # may be known before they have come through the device
+        early = [
+            (sum(each.cycles for each in way) - cycles) / (len(way) - 1)
+            for hop in wired.hops.values()
+            for way, cycles in ((hop.way, hop.cycles), (hop.back, hop.back_cycles))
+            if way
         ]
-        self.turns = [_Turns.of(len(channels)) for channels in self.leaving]
+        self.early = max(0, math.ceil(max(early, default=0)))
+        # by device: channels that leave it, in the order in which its port has them; by output: inputs before it
+        self.turns = [
+            *(_Turns.of([self.channel[e] for e, h in wired.hops.items() if h.source == end]) for end in self.devices),
+            *(_Turns.of([self.inputs[one, each.device] for one in each.merged]) for each in self.passing),
+        ]
         for node, strips in zip(graph.nodes, self.strips, strict=True):
             self._add(node, strips)
 
@@ -460,14 +484,18 @@ class _Builder:
                 "door": self.door(row, hop),
                 "adapted": row.run == (1, 1) and adapter_kind(hop.word, sink.lanes) is not AdapterKind.WIRE,
                 "cycles": self.way,
-                "behind": hop.cycles - self.way,
-                "credits_behind": hop.back_cycles - self.way,
+                "behind": hop.cycles - self._under_way(hop.way),
+                "credits_behind": hop.back_cycles - self._under_way(hop.back),
                 "credits": hop.credits // at_once,
                 "credit_batch": hop.credit_batch // at_once,
-                "source": self.devices.index(hop.source),
-                "target": self.devices.index(hop.target),
+                "source": self.devices[hop.source],
+                "target": self.devices[hop.target],
             }
         return column
+
+    def _under_way(self, way: Sequence[Output]) -> int:
+        """Cycles from leaving a device until a word's turn at the last port that it passes."""
+        return sum(each.cycles - self.early for each in way[:-1]) if way else self.way
 
     def door(self, row: _Row, hop: Hop) -> int:
         """Elements that wait in front of the sender: a run, or a beat of which it does not hold all words."""
@@ -585,13 +613,51 @@ class _Builder:
     def ends(self) -> Rows:
         """Of `kernel.DEVICE`."""
         found = np.zeros(len(self.devices), kernel.DEVICE)
+        found["rate"] = 1.0
         for hop in self.wired.hops.values():
             for device, rate in ((hop.source, hop.source_rate), (hop.target, hop.target_rate)):
-                found["rate"][self.devices.index(device)] = rate
-        counts = [len(channels) for channels in self.leaving]
-        found["leaving_at"], found["leaving_end"] = _begins(counts), np.cumsum(counts)
-        found["twos_at"] = _begins([len(turns.sides) for turns in self.turns])
-        found["into_at"] = _begins([len(turns.into) for turns in self.turns])
+                found["rate"][self.devices[device]] = rate
+        self._take_turns(found, slice(len(self.devices)))
+        found["queue"] = [self.inputs.get((device, device), -1) for device in self.devices]
+        return found
+
+    def _take_turns(self, rows: Rows, which: slice) -> None:
+        """Where these have whom in tables."""
+        counts = [len(turns.members) for turns in self.turns]
+        rows["leaving_at"], rows["leaving_end"] = _begins(counts)[which], np.cumsum(counts)[which]
+        rows["twos_at"] = _begins([len(turns.sides) for turns in self.turns])[which]
+        rows["into_at"] = _begins([len(turns.into) for turns in self.turns])[which]
+
+    def outputs(self) -> Rows:
+        """Of `kernel.OUTPUT`."""
+        found = np.zeros(len(self.passing), kernel.OUTPUT)
+        self._take_turns(found, slice(len(self.devices), None))
+        found["rate"] = [each.rate for each in self.passing]
+        found["cycles"] = [each.cycles - self.early for each in self.passing]
+        found["queue"] = [-1 if each.arrives else self.inputs[each.device, each.target] for each in self.passing]
+        return found
+
+    def queues(self) -> Rows:
+        """Of `kernel.QUEUE`."""
+        found = np.zeros(len(self.inputs), kernel.QUEUE)
+        devices = len(self.graph.nodes)
+        outputs = devices + len(self.devices) + len(self.rows)
+        for (_, at), number in self.inputs.items():
+            found[number]["device"] = self.devices[at]
+        for device, place in self.devices.items():
+            if (device, device) in self.inputs:
+                row = found[self.inputs[device, device]]
+                # those of the input and of the merge before it
+                row["sender"], row["room"] = devices + place, 2 * INPUT_WORDS
+                # credits that wait there beside words
+                back = (hop for hop in self.wired.hops.values() if hop.target == device)
+                row["size"] = row["room"] + SLACK + sum(hop.credits // hop.credit_batch + SLACK for hop in back)
+        for each, place in self.passing.items():
+            if not each.arrives:
+                row = found[self.inputs[each.device, each.target]]
+                row["sender"], row["room"] = outputs + place, each.cycles + SPARE_WORDS + INPUT_WORDS
+                row["size"] = row["room"] + SLACK
+        found["at"] = _begins(found["size"].tolist())
         return found
 
     def tables(self) -> kernel.Tables:
@@ -601,17 +667,26 @@ class _Builder:
             needed=_joined(self.needed, np.int64),
             counts=_joined(self.counts, np.int64),
             gates=_joined(self.gates, np.int64),
-            leaving=_joined([np.array(channels, np.int64) for channels in self.leaving], np.int64),
+            leaving=_joined([np.array(turns.members, np.int64) for turns in self.turns], np.int64),
             sides=np.array([pair for turns in self.turns for pair in turns.sides] or [(0, 0)], np.int64),
             into=_joined([turns.into for turns in self.turns], np.int64),
+            onward=self._onward(),
             cycles=_joined(self.cycles, np.float64),
             shares=_joined(self.shares, np.float64),
         )
 
-    def state(self, nodes: Rows) -> kernel.State:
+    def _onward(self) -> IntArray:
+        """Device, device that a word is for -> the output by which it leaves; -1 where none does."""
+        found = np.full((len(self.devices), len(self.devices)), -1)
+        for way in self.ways:
+            for each in way:
+                found[self.devices[each.device], self.devices[way[-1].device]] = self.passing[each]
+        return found
+
+    def state(self, nodes: Rows, queues: Rows) -> kernel.State:
         """Of a run that begins."""
         channels, count = len(self.rows), len(nodes)
-        who = count + len(self.devices) + channels
+        who, waiting = count + len(self.devices) + channels + len(self.passing), int(queues["size"].sum())
         times = np.zeros(self.times)
         for node in nodes:
             times[node["first_at"] : node["first_at"] + node["frames"]] = kernel.NEVER
@@ -625,7 +700,9 @@ class _Builder:
             np.full(who, kernel.NEVER),
             np.zeros(1, np.int64),
             np.zeros(max(1, sum(len(turns.sides) for turns in self.turns)), np.int64),
-            np.zeros(max(map(len, self.leaving), default=0) + 1, np.int64),
+            np.zeros(max((len(turns.members) for turns in self.turns), default=0) + 1, np.int64),
+            np.zeros(waiting),
+            np.zeros(waiting, np.int64),
         )
 
     # ---- afterwards
@@ -645,7 +722,7 @@ class _Builder:
                 empty.append(f"empty: {ends}, in tensor {tensor:,}")
         return shown([*full, *empty])
 
-    def events(self, channels: Rows, nodes: Rows, state: kernel.State, turns: int) -> Events:
+    def events(self, channels: Rows, nodes: Rows, outputs: Rows, state: kernel.State, turns: int) -> Events:
         """What the kernel has worked out, by name."""
         names, times = [row.edge for row in self.rows], state.times
 
@@ -664,17 +741,23 @@ class _Builder:
             {edge: float(channels["full"][i]) for i, edge in enumerate(names) if channels["full"][i] < kernel.NEVER},
             {names[i]: int(channels["sent"][i] * channels["at_once"][i]) for i in crossing},
             {names[i]: int(channels["returned"][i]) for i in crossing},
+            {each: int(outputs["passed"][i]) for each, i in self.passing.items() if not each.arrives},
             kept("write"), kept("read"), turns, self._end(channels, times),
         )  # fmt: skip
 
     def _end(self, channels: Rows, times: FloatArray) -> float:
         """The last time of any ring."""
         ends = [0.0]
-        for name, count in (("write", "written"), ("read", "read"), ("sent", "sent"), ("credit", "returned")):
+        for name, count in (("write", "written"), ("read", "read"), ("sent", "sent"), ("credit", "repaid")):
             row = channels[channels[count] > 0]
             last = row[f"{name}_at"] + (row[count] - 1) % row[f"{name}_size"]
             ends += [float(time) for time in times[last]]
         return max(ends)
+
+
+def _numbered(things: Iterable[_Thing]) -> dict[_Thing, int]:
+    """All different ones, in their order."""
+    return {one: number for number, one in enumerate(dict.fromkeys(things))}
 
 
 def _begins(counts: Sequence[int]) -> IntArray:

@@ -27,6 +27,8 @@ from numba import njit
 from hdl.fixed import FloatArray, IntArray
 
 NEVER = 1e300
+# of sums of fractions; cycles of a cable that are saved up: nearly one (`hdl.simulate.models.link.link_gate`)
+ROUNDED, SAVED = 1e-6, 0.999
 # kinds of processes
 HOST, AT_ONCE, STRIPS = 0, 1, 2
 # what comes at a port: a tensor with every frame, one with every batch, the weights of a frame's version
@@ -62,9 +64,9 @@ CHANNEL = _rows(
     credits_behind=float, credits=int, credit_batch=int,
     source=int, target=int,
     sent_at=int, sent_size=int, arrived_at=int, arrived_size=int, credit_at=int, credit_size=int,
-    # worked out so far: beats written and read, words sent, batches of credits returned; cycles that the writer waited
-    # for room, and the first in which it did
-    written=int, read=int, sent=int, returned=int, blocked=float, full=float,
+    # worked out so far: beats written and read, words sent and arrived, batches of credits that left and that came
+    # back; cycles that the writer waited for room, and the first in which it did
+    written=int, read=int, sent=int, arrived=int, returned=int, repaid=int, blocked=float, full=float,
 )  # fmt: skip
 
 # a sink or a source of a node: sinks of a node before its sources, nodes in order
@@ -114,10 +116,29 @@ NODE = _rows(
 # a port of a device
 DEVICE = _rows(
     # words a cycle; its channels in `Tables.leaving`; the twos that take turns, in
-    # `Tables.sides`, and in `Tables.into`
-    rate=float, leaving_at=int, leaving_end=int, twos_at=int, into_at=int,
+    # `Tables.sides`, and in `Tables.into`; where cables join devices, the queue that what leaves goes to; -1: a switch
+    rate=float, leaving_at=int, leaving_end=int, twos_at=int, into_at=int, queue=int,
     # worked out so far: free to send, to receive
     send_free=float, receive_free=float,
+)  # fmt: skip
+
+# an output of what passes words on from cable to cable (`hdl.link.forward`)
+OUTPUT = _rows(
+    # as of a device, but that what takes turns are queues
+    rate=float, leaving_at=int, leaving_end=int, twos_at=int, into_at=int,
+    # cycles to the queue behind; which one that is; -1: words leave for their receivers
+    cycles=float, queue=int,
+    # worked out so far: when it may take the next word; when the last one left, and the next one may; how many have
+    # passed
+    free=float, left=float, due=float, passed=int,
+)  # fmt: skip
+
+# an input of it, with the cable before it
+QUEUE = _rows(
+    # whose; in the heap, who sends there; words of which one more finds room; the ring of what waits
+    device=int, sender=int, room=int, at=int, size=int,
+    # worked out so far: what has come and gone; words that wait; from when on the next one may go
+    came=int, gone=int, held=int, free=float,
 )  # fmt: skip
 
 
@@ -132,12 +153,14 @@ class Tables(NamedTuple):
     # stored map may come
     counts: IntArray
     gates: IntArray
-    # channels that leave each device
+    # channels that leave each device, then queues before each output
     leaving: IntArray
-    # who takes turns before a port (`hdl.link.format.turns_taken`), numbered for each device: channels, then twos of
+    # who takes turns there (`hdl.link.format.turns_taken`), numbered for each of them: channels or queues, then twos of
     # them; of each two both sides, and of a channel or two the two of which it is a side, -1: it is the port
     sides: IntArray
     into: IntArray
+    # device, device for which a word is -> the output by which it leaves
+    onward: IntArray
     # cycles of strips; of sources of strips the share of a strip that is over when each beat is made
     cycles: FloatArray
     shares: FloatArray
@@ -162,6 +185,9 @@ class State(NamedTuple):
     # whose turn it is of those that take turns: the second side's; places of those still to be asked
     turns: IntArray
     asked: IntArray
+    # rings of queues: from when on a word may go; twice its channel, and 1 if it is a credit
+    waiting_time: FloatArray
+    waiting_word: IntArray
 
 
 @njit(cache=True)
@@ -211,7 +237,7 @@ def arrival(c: Rows, s: State, channel: int, beat: int) -> float:
     last = min((inside + 1) * c[channel].read_lanes, c[channel].elements)
     if c[channel].word:
         word = tensor * c[channel].words + (last - 1) // c[channel].word
-        if word >= c[channel].sent:
+        if word >= c[channel].arrived:
             return NEVER
         return float(s.times[c[channel].arrived_at + word % c[channel].arrived_size] + c[channel].latency)
     written = tensor * c[channel].write_beats + (last - 1) // c[channel].write_lanes
@@ -838,19 +864,37 @@ def _word_ready(c: Rows, s: State, channel: int) -> float:
     missing = word + 1 - c[channel].credits
     if missing > 0:
         batches = (missing + c[channel].credit_batch - 1) // c[channel].credit_batch
-        if batches > c[channel].returned:
+        if batches > c[channel].repaid:
             return NEVER
         ready = max(ready, s.times[c[channel].credit_at + (batches - 1) % c[channel].credit_size])
     return ready
 
 
 @njit(cache=True)
-def _serve(c: Rows, d: Rows, t: Tables, s: State, device: int, nodes: int, time: float) -> None:
-    """A device's port sends a word, of the channels whose turn it is, if one is there."""
-    time = max(time, d[device].send_free)
-    first, end, twos = d[device].leaving_at, d[device].leaving_end, d[device].twos_at
-    count = end - first
-    soonest, chosen = NEVER, -1
+def _next_output(c: Rows, q: Rows, t: Tables, queue: int, word: int) -> int:
+    """The output by which a word leaves that waits in a queue."""
+    channel = word // 2
+    return int(t.onward[q[queue].device, c[channel].source if word % 2 else c[channel].target])
+
+
+@njit(cache=True)
+def _passes_by(c: Rows, q: Rows, t: Tables, s: State, queue: int, output: int) -> float:
+    """From when on the first word of a queue may pass by an output; `NEVER` if none is there, or it has another way."""
+    if q[queue].gone == q[queue].came:
+        return NEVER
+    at = q[queue].at + q[queue].gone % q[queue].size
+    if _next_output(c, q, t, queue, s.waiting_word[at]) != output:
+        return NEVER
+    return float(max(s.waiting_time[at], q[queue].free))
+
+
+@njit(cache=True)
+def _choose(
+    c: Rows, q: Rows, t: Tables, s: State, first: int, count: int, twos: int, output: int, time: float
+) -> tuple[int, float]:
+    """The place of whose turn it is at a port, of those that have a word by then, channels or, before an ``output``,
+    queues; -1: of none, and when one will have."""
+    soonest = NEVER
     # the port, which is all that leaves
     s.asked[0], waiting = max(0, 2 * count - 2), 1
     while waiting > 0:
@@ -862,36 +906,127 @@ def _serve(c: Rows, d: Rows, t: Tables, s: State, device: int, nodes: int, time:
             s.asked[waiting + 1] = t.sides[two, s.turns[two]]
             waiting += 2
             continue
-        ready = _word_ready(c, s, t.leaving[first + place])
+        one = t.leaving[first + place]
+        ready = _word_ready(c, s, one) if output < 0 else _passes_by(c, q, t, s, one, output)
         if ready <= time:
-            chosen = place
-            break
+            return place, time
         soonest = min(soonest, ready)
-    if chosen < 0:
-        if soonest != NEVER:
-            _push(s, soonest, nodes + device)
-        return
-    place = chosen
+    return -1, soonest
+
+
+@njit(cache=True)
+def _took_turn(t: Tables, s: State, into: int, twos: int, count: int, place: int) -> None:
+    """At all twos of which one is a side it is the other's turn next."""
     for _ in range(count):
-        two = t.into[d[device].into_at + place]
+        two = t.into[into + place]
         if two < 0:
             break
         s.turns[twos + two] = int(t.sides[twos + two, 0] == place)
         place = count + two
-    channel = t.leaving[first + chosen]
+
+
+@njit(cache=True)
+def _arrive(c: Rows, s: State, channel: int, time: float, nodes: int, devices: int) -> None:
+    """The next word of a channel is there."""
+    word = c[channel].arrived
+    s.times[c[channel].arrived_at + word % c[channel].arrived_size] = time
+    c[channel].arrived = word + 1
+    if c[channel].stored or c[channel].adapted:
+        _push(s, time, nodes + devices + channel)
+    _push(s, time, c[channel].reader)
+
+
+@njit(cache=True)
+def _repay(c: Rows, s: State, channel: int, time: float, nodes: int) -> None:
+    """The next credits of a channel are back."""
+    s.times[c[channel].credit_at + c[channel].repaid % c[channel].credit_size] = time
+    c[channel].repaid += 1
+    _push(s, time, nodes + c[channel].source)
+
+
+@njit(cache=True)
+def _enter(c: Rows, q: Rows, t: Tables, s: State, queue: int, word: int, time: float, outputs: int) -> None:
+    """A word comes to a queue, from which it may go from then on; ``outputs``: where these begin in the heap."""
+    at = q[queue].at + q[queue].came % q[queue].size
+    s.waiting_time[at], s.waiting_word[at] = time, word
+    q[queue].came += 1
+    q[queue].held += 1 if word % 2 else c[word // 2].at_once
+    if q[queue].came == q[queue].gone + 1:
+        _push(s, max(time, q[queue].free), outputs + _next_output(c, q, t, queue, word))
+
+
+@njit(cache=True)
+def _serve(c: Rows, d: Rows, q: Rows, t: Tables, s: State, device: int, nodes: int, time: float) -> None:
+    """A device's port sends a word, of the channels whose turn it is, if one is there."""
+    queue = d[device].queue
+    if queue >= 0 and q[queue].held >= q[queue].room:
+        return
+    time = max(time, d[device].send_free)
+    first, twos = d[device].leaving_at, d[device].twos_at
+    count = d[device].leaving_end - first
+    place, soonest = _choose(c, q, t, s, first, count, twos, -1, time)
+    if place < 0:
+        if soonest != NEVER:
+            _push(s, soonest, nodes + device)
+        return
+    _took_turn(t, s, d[device].into_at, twos, count, place)
+    channel = t.leaving[first + place]
     word, target = c[channel].sent, c[channel].target
     d[device].send_free = time + c[channel].at_once / d[device].rate
-    there = max(time + c[channel].cycles, d[target].receive_free)
-    d[target].receive_free = there + c[channel].at_once / d[target].rate
-    there += c[channel].behind
     s.times[c[channel].sent_at + word % c[channel].sent_size] = time
-    s.times[c[channel].arrived_at + word % c[channel].arrived_size] = there
     c[channel].sent = word + 1
-    if c[channel].stored or c[channel].adapted:
-        _push(s, there, nodes + len(d) + channel)
-    _push(s, there, c[channel].reader)
+    if queue >= 0:
+        _enter(c, q, t, s, queue, 2 * channel, time, nodes + len(d) + len(c))
+    else:
+        there = max(time + c[channel].cycles, d[target].receive_free)
+        d[target].receive_free = there + c[channel].at_once / d[target].rate
+        _arrive(c, s, channel, there + c[channel].behind, nodes, len(d))
     _push(s, time, c[channel].writer)
     _push(s, d[device].send_free, nodes + device)
+
+
+@njit(cache=True)
+def _pass_on(c: Rows, d: Rows, o: Rows, q: Rows, t: Tables, s: State, output: int, nodes: int, time: float) -> None:
+    """An output passes a word on, of the queues whose turn it is, if one is there and it finds room."""
+    outputs, behind = nodes + len(d) + len(c), o[output].queue
+    free = max(o[output].free, np.ceil(time - ROUNDED))
+    if free > time:
+        _push(s, free, outputs + output)
+        return
+    if behind >= 0 and q[behind].held >= q[behind].room:
+        return
+    first, twos = o[output].leaving_at, o[output].twos_at
+    count = o[output].leaving_end - first
+    place, soonest = _choose(c, q, t, s, first, count, twos, output, time)
+    if place < 0:
+        if soonest != NEVER:
+            _push(s, soonest, outputs + output)
+        return
+    _took_turn(t, s, o[output].into_at, twos, count, place)
+    queue = t.leaving[first + place]
+    word = s.waiting_word[q[queue].at + q[queue].gone % q[queue].size]
+    channel = word // 2
+    words = 1 if word % 2 else c[channel].at_once
+    q[queue].gone += 1
+    q[queue].held -= words
+    q[queue].free = time + words
+    _push(s, time, q[queue].sender)
+    if q[queue].gone < q[queue].came:
+        at = q[queue].at + q[queue].gone % q[queue].size
+        following = _next_output(c, q, t, queue, s.waiting_word[at])
+        _push(s, max(s.waiting_time[at], q[queue].free), outputs + following)
+    # in whole cycles; of two words that it holds one must have left before the next finds room
+    leaves = max(time, np.ceil(o[output].due - ROUNDED))
+    o[output].free, o[output].left = max(time + words, o[output].left), leaves
+    o[output].due = max(o[output].due, leaves - SAVED) + words / o[output].rate
+    o[output].passed += words
+    _push(s, o[output].free, outputs + output)
+    if behind >= 0:
+        _enter(c, q, t, s, behind, word, leaves + o[output].cycles, outputs)
+    elif word % 2:
+        _repay(c, s, channel, leaves + c[channel].credits_behind, nodes)
+    else:
+        _arrive(c, s, channel, leaves + c[channel].behind, nodes, len(d))
 
 
 @njit(cache=True)
@@ -901,7 +1036,7 @@ def _freed(c: Rows, s: State, channel: int, word: int) -> float:
     tensor, inside = word // c[channel].words, word % c[channel].words
     last = min((inside + 1) * c[channel].word, elements)
     if c[channel].stored or c[channel].adapted:
-        if word >= c[channel].sent:
+        if word >= c[channel].arrived:
             return NEVER
         arrived = float(s.times[c[channel].arrived_at + word % c[channel].arrived_size])
     if c[channel].stored:
@@ -922,24 +1057,25 @@ def _freed(c: Rows, s: State, channel: int, word: int) -> float:
 
 
 @njit(cache=True)
-def _credit(c: Rows, d: Rows, s: State, channel: int, nodes: int, devices: int, time: float) -> None:
+def _credit(c: Rows, d: Rows, q: Rows, t: Tables, s: State, channel: int, nodes: int, time: float) -> None:
     """The receiver of a channel gives back credits of words that it has given on, if it is time for that."""
     freed = _freed(c, s, channel, (c[channel].returned + 1) * c[channel].credit_batch - 1)
     if freed == NEVER:
         return
     if freed > time:
-        _push(s, freed, nodes + devices + channel)
+        _push(s, freed, nodes + len(d) + channel)
         return
     source, target = c[channel].source, c[channel].target
     leaves = max(time, d[target].send_free)
     d[target].send_free = leaves + 1.0 / d[target].rate
-    there = max(leaves + c[channel].cycles, d[source].receive_free)
-    d[source].receive_free = there + 1.0 / d[source].rate
-    there += c[channel].credits_behind
-    s.times[c[channel].credit_at + c[channel].returned % c[channel].credit_size] = there
     c[channel].returned += 1
-    _push(s, there, nodes + source)
-    _push(s, time, nodes + devices + channel)
+    if d[target].queue >= 0:
+        _enter(c, q, t, s, d[target].queue, 2 * channel + 1, leaves, nodes + len(d) + len(c))
+    else:
+        there = max(leaves + c[channel].cycles, d[source].receive_free)
+        d[source].receive_free = there + 1.0 / d[source].rate
+        _repay(c, s, channel, there + c[channel].credits_behind, nodes)
+    _push(s, time, nodes + len(d) + channel)
 
 
 @njit(cache=True)
@@ -973,7 +1109,9 @@ def _wake(c: Rows, p: Rows, n: Rows, d: Rows, s: State, node: int) -> None:
 
 
 @njit(cache=True)
-def run(c: Rows, p: Rows, n: Rows, d: Rows, t: Tables, s: State, batch: int, staleness: int, most: int) -> int:
+def run(
+    c: Rows, p: Rows, n: Rows, d: Rows, o: Rows, q: Rows, t: Tables, s: State, batch: int, staleness: int, most: int
+) -> int:
     """Lets what can happen, in so many turns at most; how many there were."""
     nodes, devices = len(n), len(d)
     turns = 0
@@ -983,10 +1121,12 @@ def run(c: Rows, p: Rows, n: Rows, d: Rows, t: Tables, s: State, batch: int, sta
             continue
         s.queued[who] = NEVER
         turns += 1
-        if who >= nodes + devices:
-            _credit(c, d, s, who - nodes - devices, nodes, devices, time)
+        if who >= nodes + devices + len(c):
+            _pass_on(c, d, o, q, t, s, who - nodes - devices - len(c), nodes, time)
+        elif who >= nodes + devices:
+            _credit(c, d, q, t, s, who - nodes - devices, nodes, time)
         elif who >= nodes:
-            _serve(c, d, t, s, who - nodes, nodes, time)
+            _serve(c, d, q, t, s, who - nodes, nodes, time)
         elif _advance(c, p, n, t, s, who, batch, staleness):
             _wake(c, p, n, d, s, who)
             if n[who].beside >= 0:

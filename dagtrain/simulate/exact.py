@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 
 from dagtrain.cosim.bench import design_bench, weight_logs
@@ -153,7 +154,7 @@ def _cables(delivered: Delivered, network: NetworkModel, told: Told, words: Sequ
             source=lane.source,
             target=lane.target,
             bits=count * bits,
-            bits_per_cycle=bits * network.words / network.cycles,
+            bits_per_cycle=bits * float(min(Fraction(network.words, network.cycles), lane.carries)),
         )
         for lane, count in zip(told.lanes, words, strict=True)
         if count

@@ -85,7 +85,19 @@ def _busy_cycles(node: Node) -> int:
 
 
 def _cables(wired: Wired, happened: Events) -> tuple[CableWork, ...]:
-    """By pairs of devices in the order of hops; credits go the other way."""
+    """By pairs of devices in the order of hops, credits the other way; where cables join devices, what went over each,
+    whomever it was for."""
+    if happened.passed:
+        return tuple(
+            CableWork(
+                source=output.device,
+                target=output.target,
+                bits=count * wired.word_bits,
+                bits_per_cycle=wired.word_bits * output.rate,
+            )
+            for output, count in happened.passed.items()
+            if count
+        )
     words: Counter[tuple[str, str]] = Counter()
     rates: dict[str, float] = {}
     for edge, hop in wired.hops.items():

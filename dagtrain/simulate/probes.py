@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 
+from dagtrain.cosim.bench import words_carried
 from dagtrain.cosim.clocks import clock_of
 from dagtrain.cosim.cluster import counted_nets
 from dagtrain.cosim.parts import WeightLog
@@ -41,6 +43,8 @@ class Lane:
     target: str
     # whether a word leaves for it in a cycle of the network
     sent: str
+    # words a cycle that its cable carries
+    carries: Fraction = Fraction(1)
 
 
 @dataclass(frozen=True)
@@ -136,7 +140,7 @@ def _lanes(devices: Sequence[DeliveredDevice]) -> Iterable[Lane]:
         net = f"dut.{source.manifest.top}_leaving"
         for cable in record.cables or ():
             passes = f"{net}_{cable.port}_valid && {net}_{cable.port}_ready"
-            yield Lane(source.manifest.device, cable.device, passes)
+            yield Lane(source.manifest.device, cable.device, passes, words_carried(source, cable))
         if record.cables is not None:
             continue
         for number, target in enumerate(devices):

@@ -16,6 +16,8 @@ from hdl.streams.pipes import Policy, pipe
 
 # of inputs and outputs: what the device itself sends, and what is for it
 OWN = MINE = 0
+# cycles from an input to an output at least, and words that an input holds
+LEAST_PASSED, INPUT_WORDS = 2, 2
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,8 @@ from hdl.streams.pipes import same_width, wire
 
 # cycles through the wire's own queue: no wire is faster
 LEAST_LATENCY = 3
+# words that it holds beside those under way
+SPARE_WORDS = 4
 # bits of the model's clock; a word may wait for half its range
 _TIME_BITS = 32
 
@@ -92,7 +94,7 @@ def link_delay(
     if latency < LEAST_LATENCY:
         raise ValueError(f"link_delay: needs latency >= {LEAST_LATENCY}, not {latency}")
     entering, head = Stream(width + _TIME_BITS), Stream(width + _TIME_BITS)
-    inside = memory_queue(domain, entering, head, depth=latency + 4 + room, public=public)
+    inside = memory_queue(domain, entering, head, depth=latency + SPARE_WORDS + room, public=public)
     due = Signal(bool(0))
     now, age = (Signal(intbv(0)[_TIME_BITS:]) for _ in range(2))
     total, mask, half = width + _TIME_BITS, (1 << _TIME_BITS) - 1, _TIME_BITS - 1
