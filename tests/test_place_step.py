@@ -694,3 +694,31 @@ def test_levers_are_all_that_are_not_given(tmp_path: Path) -> None:
     wrong = new_case(tmp_path).step("place", "--levers", "some")
     assert wrong.code != 0
     assert "--levers some: no such way; one of auto, never" in wrong.error
+
+
+def test_levers_that_leave_no_room_are_left_out_and_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick_costs(monkeypatch)
+    # however few block memories sharing saves
+    monkeypatch.setattr("dagtrain.planning.sharing.LEAST_DRAM_BLOCKS", 0)
+    search, asked = Planner.run, list[bool]()
+
+    def full(self: Planner, *further: Any) -> Planned:
+        asked.append(bool(self.problem.graph.lenders))
+        if asked[-1]:
+            raise InfeasibleError("m20k of at least 14408 needed")
+        return search(self, *further)
+
+    monkeypatch.setattr(Planner, "run", full)
+    case = new_case(tmp_path / "case")
+    assert case.step("import").code == 0
+    # what the user insists on is not left out
+    refused = case.step("place", "--share-weights", "always", "--no-remote")
+    assert refused.code != 0
+    assert "14408 needed" in refused.error
+    assert asked == [True]
+    outcome = case.step("place", "--levers", "auto", "--gap", "0.3", "--no-remote")
+    assert outcome.code == 0, outcome.error
+    assert asked[1] is True
+    assert asked[-1] is False
+    assert "this plan is without them, as of --share-weights never --recompute never" in outcome.out
+    assert case.step("place", "--levers", "auto", "--gap", "0.3", "--no-remote").out.startswith("place: unchanged")

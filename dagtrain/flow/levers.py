@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, cast, get_type_hints
 
@@ -58,6 +58,18 @@ def levers_wanted(options: PlaceOptions) -> Levers:
     if problems:
         raise DagtrainError.listing("", problems)
     return Levers(**cast(dict[str, Any], chosen))
+
+
+def sparing(options: PlaceOptions) -> PlaceOptions | None:
+    """The options without the levers that take some block memories to save others, which may be the scarcer ones, where
+    these were left to the planner; None where none was.
+
+    A memory that two engines share lies on chip, where each of its own could lie in DRAM; a map that is made again
+    takes a circuit, and FIFOs before it that may lie in no DRAM."""
+    left: dict[str, Any] = {
+        name: "never" for name in ("share_weights", "recompute") if getattr(options, name) == ShareWeights.AUTO.value
+    }
+    return replace(options, **left) if left else None
 
 
 def with_levers(graph: Graph, cluster: Cluster, search: SearchOptions, options: PlaceOptions) -> Graph:

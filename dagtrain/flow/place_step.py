@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dagtrain.flow.import_step import IMPORT_COMMAND, import_again, imported_form, load_training_graph
-from dagtrain.flow.levers import levers_wanted, with_levers
+from dagtrain.flow.levers import levers_wanted, sparing, with_levers
 from dagtrain.flow.place_options import (
     AUTO,
     PlaceOptions,
@@ -66,6 +66,10 @@ from placement.search.search import Solver
 
 # options that say how long to search and not what for: an unfinished search goes on under others
 EFFORT = ("gap", "time_limit_seconds")
+WITHOUT_LEVERS = (
+    "warning: with weights that engines share, or maps that are made again, the block memories are too few; this plan "
+    "is without them, as of --share-weights never --recompute never"
+)
 
 
 @dataclass(frozen=True)
@@ -100,8 +104,11 @@ def run(
     form = replace(form, remote=remote_wanted(options, graph, cluster))
     graph = remote_memory(graph, form.remote) if form.remote else graph
 
+    # with the levers that are in force
+    wanted = options
+
     def planner_of(graph: Graph) -> Planner:
-        made = with_levers(graph, cluster, search, options)
+        made = with_levers(graph, cluster, search, wanted)
         pins = parse_pins(options.pins, made, cluster)
         return Planner(made, cluster, estimator, search, pins, progress, deadline, multiply, deal, choose_codec)
 
@@ -132,7 +139,14 @@ def run(
             planner, form = planner_of(load_placed_graph(workspace)), start.form
         former = Former(in_form, _named(options, graph), deadline, leave)
         with deadline.listening():
-            found = _plan(former, form, planner, options, start)
+            try:
+                found = _plan(former, form, planner, options, start)
+            except InfeasibleError:
+                fewer = sparing(options)
+                if fewer is None or deadline.over:
+                    raise
+                wanted = fewer
+                found = _plan(former, form, planner_of(graph), options, None).warned(WITHOUT_LEVERS)
             if question.lost:
                 warning = f"warning: the search starts over, {workspace.folder('place')} of the earlier one is damaged"
                 found = replace(found, warnings=(warning, *found.warnings))
