@@ -12,9 +12,10 @@ from fractions import Fraction
 
 from dagtrain.planning.carry import places_of
 from dagtrain.planning.choices import plan_choices
-from dagtrain.planning.ladder import Ladder, useful
+from dagtrain.planning.ladder import useful
 from dagtrain.planning.levels import LEAST_RATIO
 from dagtrain.planning.rate import plan_time
+from dagtrain.planning.realise import Realiser
 from dagtrain.planning.results import Found, Searched, with_bound
 from dagtrain.planning.searcher import Searcher
 from hdl.errors import FoldingError, InfeasibleError, OutOfTimeError
@@ -36,21 +37,24 @@ def try_without_rests(searcher: Searcher, searched: Searched) -> None:
 
     ``searched`` is the search without that, whose bounds hold for it.  Raises `Ended` at the deadline, or
     `GoalReached`."""
-    problem, best = searcher.problem, searcher.best.planned
+    problem, planned = searcher.problem, searcher.best.planned
     literal = problem.search.solver is Solver.LITERAL
-    if best is None or literal or not resting(searcher, best.plan):
+    if planned is None or literal or not resting(searcher, planned.plan):
         return
-    known = best.plan.training_cycles
-    if best.plan.cycles_per_frame * LEAST_RATIO > known:
+    known = planned.plan.training_cycles
+    if planned.plan.cycles_per_frame * LEAST_RATIO > known:
         return
-    levels = tuple(useful(searched.levels, best.plan, problem.cluster))
+    levels = tuple(useful(searched.levels, planned.plan, problem.cluster))
     try:
         made = searcher.lending_two(known)
         instance = made.prices.instance(levels, made.time.looking)
-        plan = made.search(instance, replace(made.quick, near=places_of(best.plan)), bounded=False)
+        plan = made.search(instance, replace(made.quick, near=places_of(planned.plan)), bounded=False)
         time = plan_time(plan, problem.graph, problem.cluster)
         if Fraction(time.cycles, time.batch) * LEAST_RATIO <= known:
-            Ladder(made).hold(Found(with_bound(plan, searched.plan), levels))
+            found = Found(with_bound(plan, searched.plan), levels)
+            # memories are fuller than those of the best plan: it may hold with some of every device left free
+            held = Realiser(made).with_links(found)
+            searcher.best.take(replace(held, searched=made.searched(found)))
     except Ended:
         raise
     except (InfeasibleError, OutOfTimeError, FoldingError):
