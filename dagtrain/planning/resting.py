@@ -12,7 +12,7 @@ from fractions import Fraction
 
 from dagtrain.planning.carry import places_of
 from dagtrain.planning.choices import plan_choices
-from dagtrain.planning.ladder import useful
+from dagtrain.planning.clocks import paces
 from dagtrain.planning.levels import LEAST_RATIO
 from dagtrain.planning.rate import plan_time
 from dagtrain.planning.realise import Realiser
@@ -32,8 +32,8 @@ def resting(searcher: Searcher, plan: Plan) -> bool:
 
 
 def try_without_rests(searcher: Searcher, searched: Searched) -> None:
-    """Keep a placement with two versions on chip of all weights that engines share, at the levels priced, if it holds
-    and trains faster than the best plan, from which it is searched.
+    """Keep a placement with two versions on chip of all weights that engines share, at the levels that the best plan
+    takes, from which it is searched, if it holds and trains faster.
 
     ``searched`` is the search without that, whose bounds hold for it.  Raises `Ended` at the deadline, or
     `GoalReached`."""
@@ -41,10 +41,12 @@ def try_without_rests(searcher: Searcher, searched: Searched) -> None:
     literal = problem.search.solver is Solver.LITERAL
     if planned is None or literal or not resting(searcher, planned.plan):
         return
+    # those that the plan takes: no faster pace is wanted
+    taken = {choice.cycles for choice in plan_choices(planned.plan).values()}
+    levels = tuple(level for level in searched.levels if not taken.isdisjoint(paces(problem.cluster, level)))
     known = planned.plan.training_cycles
-    if planned.plan.cycles_per_frame * LEAST_RATIO > known:
+    if not levels or planned.plan.cycles_per_frame * LEAST_RATIO > known:
         return
-    levels = tuple(useful(searched.levels, planned.plan, problem.cluster))
     try:
         made = searcher.lending_two(known)
         instance = made.prices.instance(levels, made.time.looking)
