@@ -35,7 +35,7 @@ from hdl.cache import cache_folder
 from hdl.link.format import credit_batch
 from placement.problem.deadline import Deadline
 from placement.problem.plan import Bound, Plan
-from placement.problem.settings import SearchOptions
+from placement.problem.settings import SearchOptions, Solver
 from placement.problem.validate import violations
 from placement.search.search import plan_from_assignment
 from tests.flow_support import CLUSTER, Case, QuickEstimator, new_case, quick_costs
@@ -116,7 +116,7 @@ def test_updates_are_moved_to_their_gradient_engines_where_training_is_faster_fo
     graph = residual(1)
     told: list[str] = []
 
-    def moved(pins: Mapping[str, str]) -> tuple[Planned, Planned]:
+    def moved(pins: Mapping[str, str], solver: Solver = Solver.FAST) -> tuple[Planned, Planned]:
         """A plan with all updates away from all else, over slow links, and what becomes of it."""
         fast = small_cluster(2, 100)
         devices = (replace(each, board=replace(each.board, link_bits_per_s=SLOW_LINK)) for each in fast.devices)
@@ -124,7 +124,8 @@ def test_updates_are_moved_to_their_gradient_engines_where_training_is_faster_fo
         planner = Planner(graph, cluster, estimator, SearchOptions(), pins, Silent())
         away = {node.name: "d1" if node.role is Role.UPDATE else "d0" for node in graph.nodes}
         planned = planner.fixed(away, dict.fromkeys(away, PACE))
-        found = with_updates_nearer(replace(planner.searcher, warn=told.append), planned)
+        problem = replace(planner.problem, search=replace(planner.problem.search, solver=solver))
+        found = with_updates_nearer(replace(planner.searcher, problem=problem, warn=told.append), planned)
         assert found.plan.cycles_per_frame <= planned.plan.cycles_per_frame
         assert not violations(found.instance, found.plan)
         return planned, found
@@ -144,6 +145,9 @@ def test_updates_are_moved_to_their_gradient_engines_where_training_is_faster_fo
     # what is pinned stays
     pinned = next(iter(sorted(updates(planned))))
     assert updates(moved({pinned: "d1"})[1]) == {pinned}
+    # a baseline is what it is
+    planned, found = moved({}, Solver.LITERAL)
+    assert found is planned
     # where one finds no room the others are moved all the same
     price = nearer._held
 

@@ -23,6 +23,7 @@ from hdl.errors import FoldingError, InfeasibleError, OutOfTimeError
 from placement.problem.cluster import Cluster
 from placement.problem.deadline import Ended
 from placement.problem.plan import Plan
+from placement.problem.settings import Solver
 
 # part of a frame's time that sums take at least over the slower port, with nothing else there, to be worth a move
 LEAST_FRAMES = Fraction(1, 4)
@@ -31,11 +32,13 @@ MOST_TRIES = 6
 
 
 def with_updates_nearer(searcher: Searcher, planned: Planned) -> Planned:
-    """The plan with updates where their gradient engines are, all that are far or some of them, if it trains faster.
+    """The plan with updates where their gradient engines are, all that are far or some of them, if it trains faster;
+    the literal solver's, a baseline, and one whose nodes are to stand together stay as they are.
 
     Bounds of the search hold for it as well."""
     plan, problem, deadline = planned.plan, searcher.problem, searcher.time.deadline
-    if plan.cycles_per_frame * LEAST_RATIO > plan.training_cycles or problem.search.same_device:
+    literal = problem.search.solver is Solver.LITERAL
+    if literal or problem.search.same_device or plan.cycles_per_frame * LEAST_RATIO > plan.training_cycles:
         return planned
     kept, moved = planned, list[Mapping[str, str]]()
     # the next one last
