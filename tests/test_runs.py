@@ -182,15 +182,37 @@ def dask_on_this_machine(
 def test_killing_a_worker_of_a_real_scheduler_in_mid_run_loses_nothing(tmp_path: Path) -> None:
     with dask_on_this_machine(tmp_path, 2) as (address, workers):
         outcomes = DaskRunner(address, None, run_jobs.program).outcomes(jobs(run_jobs.noted, range(5), tmp_path, 1.0))
-        found = {}
+        found: dict[str, Any] = {}
+        killed = None
         for outcome in outcomes:
             found[outcome.job.name] = outcome.value
             if len(found) == 2:
-                workers[0].send_signal(signal.SIGKILL)
+                killed = one_at_work(workers, tmp_path, found)
+                killed.send_signal(signal.SIGKILL)
+        assert killed is not None
+        assert killed.wait() == -signal.SIGKILL
         assert found == SQUARES
-        assert workers[0].wait() == -signal.SIGKILL
-        processes = {path.name.split("-")[1] for path in tmp_path.glob("[0-9]-*")}
-        assert len(processes) == 2, "both had work"
+        assert {process for _, process in begun(tmp_path)} == {worker.pid for worker in workers}, "the other went on"
+
+
+def begun(folder: Path) -> list[tuple[str, int]]:
+    """Jobs that have noted their process."""
+    names = [path.name.split("-") for path in folder.glob("[0-9]-*")]
+    return [(f"job {number}", int(process)) for number, process in names]
+
+
+def one_at_work(
+    workers: Sequence[subprocess.Popen[bytes]], folder: Path, found: dict[str, Any]
+) -> subprocess.Popen[bytes]:
+    """A worker that has begun what isn't found yet, whichever of them the scheduler has given work."""
+    began = time.monotonic()
+    while time.monotonic() - began < PATIENCE_SECONDS:
+        busy = {process for job, process in begun(folder) if job not in found}
+        for worker in workers:
+            if worker.pid in busy:
+                return worker
+        time.sleep(0.01)
+    pytest.fail("no worker has begun what is left")
 
 
 def test_a_worker_with_other_sources_does_nothing(tmp_path: Path) -> None:
