@@ -64,6 +64,10 @@ class Fixed:
         # minimum and maximum: np.clip takes several times longer on the short arrays of golden models
         return np.minimum(np.maximum(codes, self.low), self.high)
 
+    def wrap(self, codes: IntArray) -> IntArray:
+        """Codes modulo the range of this format, as its low bits say."""
+        return ((codes - self.low) & ((1 << self.width) - 1)) + self.low
+
     def __str__(self) -> str:
         return f"{'s' if self.signed else 'u'}{self.width}.{self.fraction_bits}"
 

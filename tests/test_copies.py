@@ -26,7 +26,7 @@ from dagtrain.graph.ir import Graph, GraphError, Node
 from dagtrain.graph.storage import load_graph, save_graph
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.calibrate import CalibrationOptions, calibrate
-from dagtrain.passes.exchange import COPY
+from dagtrain.passes.exchange import COPY, parse_exchange
 from dagtrain.passes.fold import fold_graph, weight_groups
 from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.passes.memory_home import keep_in_dram
@@ -66,14 +66,15 @@ RECIPES = [pytest.param(4, 0, marks=pytest.mark.slow), (5, 3), pytest.param(6, 6
 
 
 @cache
-def net(batch: int, staleness: int) -> Graph:
-    """A training graph with a residual join, a bias, dropout and a pool."""
+def net(batch: int, staleness: int, sums: str = "") -> Graph:
+    """A training graph with a residual join, a bias, dropout and a pool; ``sums``: bits of sums of gradients."""
     build = GraphBuilder("net", Recipe(batch=batch, staleness=staleness, learning_rate=0.1), seed=5)
     x = build.relu(build.conv(build.input(4, 4, 2), 3, 3, padding=1))
     y = build.dropout(build.relu(build.bias(build.conv(x, 3, 3, padding=1))), 0.3)
     x = build.max_pool(build.add(y, x), 2, 2)
     training = differentiate(build.classify(build.gemm(build.global_average_pool(x), 3)))
-    return calibrate(training, [synthetic_feeds(training, batch, seed) for seed in range(2)])
+    options = CalibrationOptions(width=Widths.parse((f"sum={sums}",) if sums else ()))
+    return calibrate(training, [synthetic_feeds(training, batch, seed) for seed in range(2)], options)
 
 
 def trained(graph: Graph, batches: int = BATCHES) -> tuple[Executor, list[np.ndarray]]:
@@ -88,8 +89,8 @@ def same(left: list[np.ndarray], right: list[np.ndarray]) -> bool:
 
 
 @cache
-def of_one(batch: int, staleness: int) -> tuple[Executor, list[np.ndarray]]:
-    return trained(insert_forks(net(batch, staleness)))
+def of_one(batch: int, staleness: int, sums: str = "") -> tuple[Executor, list[np.ndarray]]:
+    return trained(insert_forks(net(batch, staleness, sums)))
 
 
 @pytest.mark.parametrize(("batch", "staleness"), RECIPES)
@@ -216,14 +217,20 @@ def test_all_that_is_wrong_with_copies_is_said_at_once() -> None:
         assert part in str(raised.value), part
 
 
-def test_sums_that_wrap_have_no_copies() -> None:
-    build = GraphBuilder("net", Recipe(batch=64), seed=5)
-    x = build.global_average_pool(build.conv(build.input(6, 6, 1), 2, 3, padding=1))
-    training = differentiate(build.classify(build.gemm(x, 3)))
-    options = CalibrationOptions(width=Widths.parse(("sum=22",)))
-    graph = calibrate(training, [synthetic_feeds(training, 4, 1)], options)
-    with pytest.raises(GraphError, match=r"sums of 22 bits wrap, .* leave the width of sums to the engine"):
-        replicate(graph, {"conv1": 2})
+# sums of so many bits wrap
+NARROW = ("24", "20")
+
+
+@pytest.mark.parametrize("sums", NARROW)
+@pytest.mark.parametrize("way", ["central", "chain", "ring"])
+def test_sums_of_copies_that_wrap_are_those_of_one(way: str, sums: str) -> None:
+    one, wanted = of_one(5, 3, sums)
+    assert sum(getattr(node.layer, "wraps", False) for node in one.graph.nodes) > 1
+    graph = replicate(net(5, 3, sums), SETS["three of all"], parse_exchange(way, "none"))
+    several, results = trained(insert_forks(graph))
+    assert same(results, wanted)
+    weights, wanted_weights = several.parameters(), one.parameters()
+    assert all(np.array_equal(weights[key], wanted_weights[key]) for key in wanted_weights)
 
 
 def test_options_that_name_no_copies_are_refused() -> None:
@@ -350,6 +357,13 @@ def test_circuits_of_copies_on_slow_links_train_to_the_bits_of_one(
 def test_circuits_of_copies_with_weights_in_dram_train_to_the_bits_of_one(tmp_path: Path) -> None:
     graph = insert_forks(replicate(net(5, 3), SETS["a convolution"]))
     check_circuits(keep_in_dram(graph, ["conv2@0", "conv2.error@1", "conv2.gradient@1"]), 5, 3, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["central", "ring"])
+def test_circuits_of_copies_whose_sums_wrap_train_to_the_bits_of_one(way: str, tmp_path: Path) -> None:
+    graph = insert_forks(replicate(net(5, 3, NARROW[-1]), SETS["three of all"], parse_exchange(way, "none")))
+    check_circuits(graph, 5, 3, tmp_path, of_one(5, 3, NARROW[-1])[1])
 
 
 def check_circuits(

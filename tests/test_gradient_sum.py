@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,10 +12,12 @@ import pytest
 from hdl.errors import ShapeError
 from hdl.fixed import Fixed, IntArray
 from hdl.layers.base import Layer
-from hdl.layers.capabilities import RoundedApart, rounded_apart
+from hdl.layers.capabilities import RoundedApart, of_copy, rounded_apart
 from hdl.layers.conv.dense import ConvGradient
 from hdl.layers.registry import load_layers
 from hdl.layers.wiring.gradient_sum import GradientSum
+from hdl.recipe import Recipe
+from hdl.tensor import Port
 from tests.layer_support import all_examples, frames_a_batch
 
 BATCHES = 2
@@ -26,10 +29,7 @@ def summing() -> dict[str, Layer]:
     return {
         name: layer
         for name, layer in found.items()
-        if isinstance(layer, RoundedApart)
-        and not layer.exact
-        and layer.roundings
-        and not getattr(layer, "wraps", False)
+        if isinstance(layer, RoundedApart) and not layer.exact and layer.roundings
     }
 
 
@@ -51,12 +51,27 @@ def dealt(layer: Layer, inputs: dict[str, IntArray], copy: int, copies: int) -> 
     }
 
 
+def _formats(ports: Sequence[Port]) -> dict[str, Any]:
+    """Of the sums of several engines."""
+    formats = [port.tensor.fixed for port in ports]
+    widths = tuple(fixed.width for fixed in formats)
+    assert len({fixed.fraction_bits for fixed in formats}) == 1, "all copies cut as much"
+    return {
+        "s_fixed": max(formats, key=lambda fixed: fixed.width),
+        "widths": widths if len({*widths}) > 1 else (),
+    }
+
+
 def gradients_of_copies(layer: Layer, copies: int, seed: int) -> tuple[list[Any], list[Any]]:
     """Gradients of one engine that rounds, and of copies whose sums are rounded apart, batch by batch."""
     assert isinstance(layer, RoundedApart)
-    rng, exact = np.random.default_rng(seed), rounded_apart(layer)
-    sums = {source: replace(one, copies=copies) for source, one in layer.roundings.items()}  # type: ignore[type-var]
-    whole, parts = started(layer), [started(exact) for _ in range(copies)]
+    rng = np.random.default_rng(seed)
+    engines = [rounded_apart(of_copy(layer, copy, copies)) for copy in range(copies)]
+    sums = {
+        source: replace(one, copies=copies, **_formats([engine.port(source) for engine in engines]))  # type: ignore[type-var]
+        for source, one in layer.roundings.items()
+    }
+    whole, parts = started(layer), [started(engine) for engine in engines]
     behind = {source: one.start({}) for source, one in sums.items()}
     together, apart = [], []
     for _ in range(BATCHES):
@@ -67,7 +82,10 @@ def gradients_of_copies(layer: Layer, copies: int, seed: int) -> tuple[list[Any]
             for port in layer.sinks
         }
         made = layer.golden(whole, inputs)
-        sent = [exact.golden(part, dealt(layer, inputs, copy, copies)) for copy, part in enumerate(parts)]
+        sent = [
+            engine.golden(part, dealt(layer, inputs, copy, copies))
+            for copy, (engine, part) in enumerate(zip(engines, parts, strict=True))
+        ]
         together += [made[source] for source in sums]
         apart += [
             one.golden(behind[source], {f"s{copy}": sent[copy][source] for copy in range(copies)})["g"]
@@ -86,7 +104,9 @@ def test_sums_of_copies_that_are_rounded_apart_give_the_bits_of_one_engine(name:
 
 @pytest.mark.parametrize("name", sorted(SUMMING))
 def test_exact_sums_are_what_the_rounding_takes(name: str) -> None:
-    layer, exact = SUMMING[name], rounded_apart(SUMMING[name])
+    layer = SUMMING[name]
+    # of one copy that gets all frames
+    exact = rounded_apart(of_copy(layer, 0, 1))
     assert isinstance(layer, RoundedApart)
     for source, one in layer.roundings.items():
         sent, taken, given = exact.port(source), one.port("s0"), one.port("g")
@@ -97,10 +117,34 @@ def test_exact_sums_are_what_the_rounding_takes(name: str) -> None:
         )
 
 
-def test_sums_that_wrap_are_rounded_where_they_are_made() -> None:
-    wrapping = next(layer for layer in ConvGradient.examples() if layer.wraps)
+def test_sums_that_wrap_are_rounded_where_they_are_made_but_for_those_of_copies() -> None:
+    wrapping = next(layer for layer in ConvGradient.examples() if layer.wraps and not layer.exact)
     with pytest.raises(ShapeError, match="bits wrap"):
         rounded_apart(wrapping)
+    rounded_apart(of_copy(wrapping, 0, 2))
+
+
+def test_copies_cut_as_much_of_products_as_one_engine_whatever_the_width_of_sums() -> None:
+    layer = ConvGradient(height=4, width=3, channels=4, filters=2, kernel=(1, 1), recipe=Recipe(batch=8))
+    wrapped = 0
+    for width in range(layer.least_sum_width, layer.exact_sum_bits + 2):
+        chosen = replace(layer, sum_width=width)
+        copies = [rounded_apart(of_copy(chosen, copy, 3)) for copy in range(3)]
+        assert {copy.cut for copy in copies} == {chosen.cut}
+        assert {copy.wraps for copy in copies} == {chosen.wraps}
+        assert not chosen.wraps or {copy.sum_bits for copy in copies} == {width}
+        wrapped += chosen.wraps
+    assert wrapped > 8
+
+
+def test_sums_that_wrap_on_the_way_are_right_in_the_end_and_those_that_do_not_fit_are_counted() -> None:
+    one = GradientSum(shape=(3,), copies=3, s_fixed=Fixed(8, 0), g_fixed=Fixed(8, 0), wraps=True)
+    state = one.start({})
+    sums = {"s0": np.array([100, -100, 127]), "s1": np.array([100, -100, 1]), "s2": np.array([-110, 80, 0])}
+    assert one.golden(state, sums)["g"].tolist() == [90, -120, -128]
+    assert state["wrapped"] == 1
+    with pytest.raises(ShapeError, match="sums of 8, 7 bits that wrap; give all the same bits"):
+        GradientSum(shape=(3,), copies=2, s_fixed=Fixed(8, 0), widths=(8, 7), wraps=True)
 
 
 def test_impossible_sums_are_named() -> None:

@@ -136,6 +136,7 @@ class Exchanging:
                 copy=hop,
                 copies=copies,
                 widths=tuple(widths[each] for each in order),
+                wraps=rounded.wraps,
                 fraction_bits=rounded.s_fixed.fraction_bits,
                 g_fixed=rounded.g_fixed,
                 codec=self._codec(rounded),

@@ -25,9 +25,10 @@ from dagtrain.passes.exchange import CENTRAL, Exchanging, named
 from dagtrain.passes.widths import near
 from hdl.errors import DagtrainError, Problem, ShapeError
 from hdl.layers.base import Layer
-from hdl.layers.capabilities import Advancing, RoundedApart, of_copy, rounded_apart
+from hdl.layers.capabilities import Advancing, RoundedApart, of_copy, recipe_of, rounded_apart
 from hdl.layers.wiring.deal import Collect, Deal
 from hdl.layers.wiring.gradient_sum import GradientSum
+from hdl.recipe import Recipe
 from hdl.tensor import Kind, Port
 
 # layers that a line names
@@ -199,7 +200,8 @@ def _problem(node: Node, count: int) -> Problem | None:
         if not isinstance(node.layer, RoundedApart):
             return Problem(f"{title} rounds its gradients itself", "leave it a single one")
         try:
-            rounded_apart(node.layer)
+            # of no more copies than there can be, which is another problem
+            rounded_apart(of_copy(node.layer, 0, min(count, recipe_of(node.layer, Recipe()).batch)))
         except ShapeError as error:
             return Problem(error.what, error.cure)
     return None
@@ -261,7 +263,7 @@ class _Copying:
         if count == 1:
             return replace(node, inputs=inputs, layer_of=layer_of)
         # what works once a batch knows no frames
-        layer = node.layer if node.layer.works_per_batch else of_copy(rounded_apart(node.layer), copy, count)
+        layer = node.layer if node.layer.works_per_batch else rounded_apart(of_copy(node.layer, copy, count))
         return replace(
             node,
             name=named(node.name, copy),

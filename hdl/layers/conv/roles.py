@@ -30,7 +30,7 @@ from hdl.layers.conv.versions import Versions, by_version
 from hdl.layers.meaning import State, Tape
 from hdl.layers.shape import RowPart
 from hdl.layers.storage import Home, Memory
-from hdl.layers.wiring.gradient_sum import GradientSum
+from hdl.layers.wiring.gradient_sum import GradientSum, wrapped
 from hdl.random_bits import requantise_by_element, tensor_key
 from hdl.spelling import QUIET
 from hdl.strips import Strips
@@ -377,7 +377,8 @@ class GradientEngine(WindowEngine):
     With ``sum_width`` sums have so many bits: `SUM_GUARD` of them above the range of g, the others from there down.
     What a product has below them is cut before it is added (`hdl.fixed.cut_product`), and sums wrap, so that they are
     the same in any order: the sum of a batch is right if it stays within 2**`SUM_GUARD` times the range of g, whatever
-    the sums on the way were."""
+    the sums on the way were.  So are sums of copies, each of some frames of a batch: they wrap when they are added,
+    too."""
 
     x_lanes: int = 1
     e_lanes: int = 1
@@ -396,7 +397,7 @@ class GradientEngine(WindowEngine):
     def check_shape(self) -> None:
         """Bits of sums as well."""
         super().check_shape()
-        if self.exact and self.wraps:
+        if self.exact and self.wraps and self.recipe.dealt is None:
             raise ShapeError(
                 f"{self.name}: sums of {self.sum_bits} bits wrap, so they are rounded where they are made",
                 "leave the width of sums to the engine (no --bits sum=)",
@@ -446,6 +447,7 @@ class GradientEngine(WindowEngine):
                 w_lanes=self.w_lanes,
                 tensor_id=self.tensor_id,
                 s_fixed=self.sum_fixed,
+                wraps=self.wraps,
                 g_fixed=self.g_fixed,
                 begun=self.begun,
             )
@@ -497,6 +499,13 @@ class GradientEngine(WindowEngine):
         return self.recipe.batch * math.prod(self.window.output)
 
     @property
+    def _batch_sum_bits(self) -> int:
+        """Bits of an exact sum over the frames of all copies, if there are several."""
+        dealt = self.recipe.dealt
+        terms = (self.recipe.batch if dealt is None else dealt.batch) * math.prod(self.window.output)
+        return self.product_bits + (terms - 1).bit_length()
+
+    @property
     def exact_fraction_bits(self) -> int:
         """Fraction bits of a product."""
         return self.x_fixed.fraction_bits + self.e_fixed.fraction_bits
@@ -515,16 +524,16 @@ class GradientEngine(WindowEngine):
 
     @cached_property
     def cut(self) -> int:
-        """Bits of every product that are cut before it is added."""
-        if not self.sum_width or self.sum_width >= self.exact_sum_bits:
+        """Bits of every product that are cut before it is added: as many whoever sums which frames of a batch."""
+        if not self.sum_width or self.sum_width >= self._batch_sum_bits:
             return 0
         kept = self.sum_width - self.least_sum_width
         return min(max(1, self.exact_fraction_bits - self.g_fixed.fraction_bits - kept), self.product_bits - 2)
 
     @cached_property
     def wraps(self) -> bool:
-        """Whether sums have fewer bits than the largest that there could be."""
-        return self.cut > 0 and self.sum_width < self.exact_sum_bits - self.cut
+        """Whether sums over a batch have fewer bits than the largest that there could be."""
+        return self.cut > 0 and self.sum_width < self._batch_sum_bits - self.cut
 
     @property
     def sum_bits(self) -> int:
@@ -560,10 +569,7 @@ class GradientEngine(WindowEngine):
         """The sum over the batch, rounded stochastically unless it leaves as it is."""
         total = self.sums(inputs["x"], inputs["e"])
         if self.wraps:
-            half = 1 << (self.sum_bits - 1)
-            kept = ((total + half) & (2 * half - 1)) - half
-            state["wrapped"] += int(np.count_nonzero(kept != total))
-            total = kept
+            total = wrapped(state, total, self.sum_fixed)
         state["batch"] += 1
         if self.exact:
             return {"g": np.asarray(total, np.int64)}
@@ -598,10 +604,12 @@ class GradientEngine(WindowEngine):
 
     @classmethod
     def examples(cls) -> tuple[Self, ...]:
-        """As of the forward engine; some with sums of a chosen width as well, one whose sums leave as they are."""
+        """As of the forward engine; some with sums of a chosen width as well, one whose sums leave as they are, and one
+        of two copies that does so with sums that wrap."""
         found = tuple(cls(**example, x_lanes=x, e_lanes=y, tensor_id=7) for example, x, y in cls.example_fields())
-        cut = (dataclasses.replace(found[index], sum_width=bits) for index, bits in CUT_EXAMPLES)
-        return (*found, *cut, dataclasses.replace(found[EXACT_EXAMPLE], exact=True))
+        cut = tuple(dataclasses.replace(found[index], sum_width=bits) for index, bits in CUT_EXAMPLES)
+        copy = dataclasses.replace(cut[0], recipe=cut[0].recipe.of_copy(1, 2), exact=True)
+        return (*found, *cut, dataclasses.replace(found[EXACT_EXAMPLE], exact=True), copy)
 
 
 EngineT = TypeVar("EngineT", bound=WindowEngine)

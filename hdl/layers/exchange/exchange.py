@@ -50,7 +50,7 @@ from hdl.layers.base import Layer
 from hdl.layers.beats import pack, unpack
 from hdl.layers.meaning import State
 from hdl.layers.storage import Home, Memory, Ring
-from hdl.layers.wiring.gradient_sum import GradientSum, add_stream, gradient_sum
+from hdl.layers.wiring.gradient_sum import GradientSum, add_stream, gradient_sum, wrapped
 from hdl.layers.wiring.parameter import ParameterLayer
 from hdl.random_bits import hash32, high_half, requantise_by_element, stable_id, tensor_key
 from hdl.recipe import Recipe
@@ -77,6 +77,8 @@ class Exchange(ParameterLayer):
     copies: int = 2
     # bits of the copies' own sums, all with the same binary point
     widths: tuple[int, ...] = (28, 28)
+    # whether sums of copies wrap as each of these does, instead of growing
+    wraps: bool = field(default=False, metadata=QUIET)
     fraction_bits: int = 16
     g_fixed: Fixed = Fixed(16, 8)  # noqa: RUF009 - frozen
     # of what is handed on; None: exact sums
@@ -130,6 +132,8 @@ class Exchange(ParameterLayer):
         """Of the sum of the first so many copies on the way to the next one."""
         if self.codec is not None:
             return self.g_fixed
+        if self.wraps:
+            return self.own
         return reduce(exact_sum, (Fixed(width, self.fraction_bits) for width in self.widths[:copies]))
 
     @property
@@ -190,6 +194,7 @@ class Exchange(ParameterLayer):
             copies=2,
             s_fixed=max(came, self.own, key=lambda fixed: fixed.width),
             widths=(came.width, self.own.width),
+            wraps=self.wraps,
             g_fixed=self.g_fixed,
             begun=self.begun,
         )
@@ -238,9 +243,11 @@ class Exchange(ParameterLayer):
     # ---- meaning
 
     def start(self, parameters: Mapping[str, FloatArray]) -> State:
-        """The number of batches behind it, for random bits; nothing was taken yet, unless it is carried over."""
+        """The number of batches behind it, for random bits; nothing was taken yet, unless it is carried over; exact
+        sums that did not fit where they wrap."""
         if not self.feedback:
-            return {"batch": self.begun}
+            counts = {"batch": self.begun}
+            return {**counts, "wrapped": 0} if self.wraps and self.codec is None else counts
         residual = np.zeros(self.shape, np.int64)
         if RESIDUAL in parameters:
             residual = np.rint(parameters[RESIDUAL] / self.g_fixed.step).astype(np.int64).reshape(self.shape)
@@ -257,6 +264,8 @@ class Exchange(ParameterLayer):
         own, came = inputs["g"], inputs.get("ring_in", np.zeros(self.shape, np.int64))
         if self.codec is None:
             total = own + came
+            if self.wraps:
+                total = wrapped(state, total, self.own)
             if not self.is_last:
                 return {source: total}
             return {source: requantise_by_element(total, self.fraction_bits, self.g_fixed, batch, self.sum_key)}
@@ -347,6 +356,7 @@ class Exchange(ParameterLayer):
             cls(shape=(3,), widths=(18, 18), recipe=Recipe(batch=1), codec=IntegerCodec(4), feedback=True),
             cls(copy=1, codec=codecs[2], feedback=True, residuals=Home.DRAM, **wide, **three),
             cls(shape=(3,), recipe=Recipe(batch=1), codec=IntegerCodec(4), feedback=True, residuals=Home.REMOTE),
+            *(cls(copy=copy, **wide, **three | {"widths": (20, 20, 20)}, wraps=True) for copy in (1, 2)),
         )
 
 
@@ -420,8 +430,8 @@ def exact_hop(domain: ClockReset, own: Stream, came: Stream, y: Stream, *, lanes
 
     Ports:
         own, came: in, streams of ``lanes`` signed codes of any widths, taken together.
-        y: out, stream of ``lanes`` signed codes, at least a bit wider than both; valid, payload and ready of the others
-            from registers.
+        y: out, stream of ``lanes`` signed codes, as of `add_stream`; valid, payload and ready of the others from
+            registers.
     """
     total = Stream(y.width)
     return add_stream(domain, came, own, total, lanes=lanes), queue(domain, total, y, depth=DEPTH)

@@ -3,8 +3,8 @@
     g = round(s0 + s1 + …)
 
 Engines that round their sums themselves do so with the random bits of (element, batch, tensor); here they are the same,
-and sums of integers are exact in any order.  So g has the same bits whoever summed which frames of the batch: those of
-one engine that summed and rounded all of them.
+and sums of integers are the same in any order, also where they wrap.  So g has the same bits whoever summed which
+frames of the batch: those of one engine that summed and rounded all of them.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ class GradientSum(ParameterLayer):
     s_fixed: Fixed = Fixed(28, 16)  # noqa: RUF009 - frozen
     # bits of each engine's sum, where engines that sum fewer frames have narrower ones
     widths: tuple[int, ...] = field(default=(), metadata=QUIET)
+    # whether the sum of all sums wraps as each of them does, instead of growing
+    wraps: bool = field(default=False, metadata=QUIET)
     g_fixed: Fixed = Fixed(16, 8)  # noqa: RUF009 - frozen
     # batches of an earlier training, from which it counts on
     begun: int = field(default=0, metadata=QUIET)
@@ -61,6 +63,10 @@ class GradientSum(ParameterLayer):
             raise ShapeError(
                 f"{self.title}: widths {self.widths} of {self.copies} sums, the widest of {self.s_fixed.width} bits",
                 "give one for each engine, none wider",
+            )
+        if self.wraps and len({*self.formats}) > 1:
+            raise ShapeError(
+                f"{self.title}: sums of {', '.join(map(str, self.widths))} bits that wrap", "give all the same bits"
             )
         if self.total.width > WIDEST:
             raise ShapeError(
@@ -100,7 +106,7 @@ class GradientSum(ParameterLayer):
 
     def partial(self, copies: int) -> Fixed:
         """Of the sum of the first so many sums."""
-        return reduce(exact_sum, self.formats[:copies])
+        return self.s_fixed if self.wraps else reduce(exact_sum, self.formats[:copies])
 
     @property
     def pipeline_cycles(self) -> int:
@@ -110,13 +116,15 @@ class GradientSum(ParameterLayer):
     # ---- meaning
 
     def start(self, parameters: Mapping[str, FloatArray]) -> State:
-        """Counts batches, which the random bits depend on."""
+        """Counts batches, which the random bits depend on, and sums that did not fit where they wrap."""
         del parameters
-        return {"batch": self.begun}
+        return {"batch": self.begun, "wrapped": 0} if self.wraps else {"batch": self.begun}
 
     def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
         """The exact sum, rounded stochastically."""
         batch, total = state["batch"], np.sum([inputs[port.name] for port in self.sinks], axis=0)
+        if self.wraps:
+            total = wrapped(state, total, self.total)
         state["batch"] += 1
         fraction_bits, key = self.s_fixed.fraction_bits, self.rounding.key
         return {"g": requantise_by_element(total, fraction_bits, self.g_fixed, batch, key)}
@@ -159,7 +167,15 @@ class GradientSum(ParameterLayer):
             cls(shape=(5, 4, 1, 1), tile=Tile(2, 2), w_lanes=2, recipe=recipe, tensor_id=5, copies=2),
             cls(shape=(6,), w_lanes=2, recipe=Recipe(batch=1), copies=3, s_fixed=Fixed(20, 6), widths=(20, 19, 19)),
             cls(shape=(4,), recipe=LoadedRecipe(batch=2, seed=4), begun=3),
+            cls(shape=(4,), w_lanes=2, recipe=recipe, copies=3, s_fixed=Fixed(20, 8), wraps=True),
         )
+
+
+def wrapped(state: State, total: IntArray, fixed: Fixed) -> IntArray:
+    """A sum that wraps; ``state`` counts those of its elements that did not fit."""
+    kept = fixed.wrap(total)
+    state["wrapped"] += int(np.count_nonzero(kept != total))
+    return kept
 
 
 @block
@@ -193,15 +209,16 @@ def gradient_sum(
 
 @block
 def add_stream(domain: ClockReset, a: Stream, b: Stream, y: Stream, *, lanes: int) -> Instances:
-    """Sums of codes with the same binary point, exact: nothing to round or to cut off.  Costs an adder and a register a
-    lane; one beat a cycle.
+    """Sums of codes with the same binary point: nothing to round or to cut off.  Costs an adder and a register a lane;
+    one beat a cycle.
 
     Ports:
         a, b: in, streams of ``lanes`` signed codes of any widths, taken together.
-        y: out, stream of ``lanes`` signed codes, at least a bit wider than both, 1 cycle later, from registers.
+        y: out, stream of ``lanes`` signed codes, 1 cycle later, from registers; exact where they are at least a bit
+            wider than both, else they wrap.
     """
     width, a_width, b_width, b_start = y.width // lanes, a.width // lanes, b.width // lanes, a.width
-    bound = 1 << (width - 1)
+    bound = 1 << (width - 1 if width > max(a_width, b_width) else width)
     both, computed = Stream(a.width + b.width), Stream(y.width)
     joined, register = join(domain, [a, b], both), m2s_pipe(domain, computed, y)
 
