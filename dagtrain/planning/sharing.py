@@ -61,7 +61,8 @@ def largest_weights(problem: Problem, pairs: Mapping[str, str], cycles: int) -> 
     """Nodes that would borrow the largest weights, as many as it takes until the rest, one version of each, fill no
     more than `MOST_WEIGHTS` of all block memories; of engines that can have them outside at so many cycles a frame.
     None where a board has no DRAM."""
-    boards = [device.board for device in problem.cluster.devices]
+    usable = {device.name for device in problem.devices}
+    boards = [device.board for device in problem.cluster.devices if device.name in usable]
     if not all(board.dram_bytes_per_s for board in boards):
         return []
     room = MOST_WEIGHTS * sum(board.m20k * board.part.m20k_bits for board in boards)
