@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -25,7 +25,7 @@ from dagtrain.flow.placed import load_placed_graph, load_plan, load_plan_cluster
 from dagtrain.flow.workspace import Workspace
 from dagtrain.passes.fold import fold_graph, weight_groups
 from dagtrain.planning.choices import Pace, chosen_graph, plan_choices, plan_pace
-from dagtrain.planning.ladder import Ladder
+from dagtrain.planning.ladder import Ladder, NoRoomError
 from dagtrain.planning.planner import Planner
 from dagtrain.planning.rate import plan_time
 from dagtrain.planning.realise import RESERVES, Realiser
@@ -722,3 +722,63 @@ def test_levers_that_leave_no_room_are_left_out_and_told_of(tmp_path: Path, monk
     assert asked[-1] is False
     assert "this plan is without them, as of --share-weights never --recompute never" in outcome.out
     assert case.step("place", "--levers", "auto", "--gap", "0.3", "--no-remote").out.startswith("place: unchanged")
+
+
+def test_other_levers_are_tried_before_slower_levels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick_costs(monkeypatch)
+    monkeypatch.setattr("dagtrain.planning.sharing.LEAST_DRAM_BLOCKS", 0)
+    find, asked = Searcher.find, list[tuple[bool, bool]]()
+    # whether lenders, and others, have a plan at the first level
+    rooms = {True: False, False: True}
+
+    def found(self: Searcher, levels: Sequence[int], *further: Any) -> Plan:
+        lends, first = bool(self.problem.graph.lenders), min(levels) < 2 * firsts.setdefault("level", min(levels))
+        asked.append((lends, first))
+        if first and not rooms[lends]:
+            raise InfeasibleError("m20k of at least 14408 needed")
+        return find(self, levels, *further)
+
+    monkeypatch.setattr(Searcher, "find", found)
+    case = new_case(tmp_path / "case")
+    assert case.step("import").code == 0
+    options = ("--levers", "auto", "--gap", "0.3", "--no-remote", "--no-split")
+    firsts: dict[str, int] = {}
+    outcome = case.step("place", *options)
+    assert outcome.code == 0, outcome.error
+    assert asked[:2] == [(True, True), (False, True)]
+    assert {lends for lends, _ in asked[1:]} == {False}
+    # where neither has one there, the levers that were asked for come first at slower levels
+    rooms[False] = False
+    asked.clear()
+    slower = case.step("place", *options, "--seed", "2")
+    assert slower.code == 0, slower.error
+    assert asked[:4] == [(True, True), (False, True), (True, True), (True, False)]
+    assert "this plan is without them" not in slower.out
+
+
+def test_a_search_that_was_ended_with_fewer_levers_goes_on_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick_costs(monkeypatch)
+    monkeypatch.setattr("dagtrain.planning.sharing.LEAST_DRAM_BLOCKS", 0)
+    run, begun = Planner.run, list[tuple[bool, bool]]()
+
+    def ended(self: Planner, start: Start | None = None, *further: Any) -> Planned:
+        begun.append((bool(self.problem.graph.lenders), start is not None))
+        if begun[-1][0]:
+            raise NoRoomError("m20k of at least 14408 needed")
+        planned = run(self, start, *further)
+        assert planned.searched is not None
+        return replace(planned, searched=replace(planned.searched, finished=len(begun) > 2))
+
+    monkeypatch.setattr(Planner, "run", ended)
+    case = new_case(tmp_path / "case")
+    assert case.step("import").code == 0
+    options = ("place", "--levers", "auto", "--gap", "0.3", "--no-remote", "--no-split")
+    for wanted in ([(True, False), (False, False)], [(False, True)]):
+        begun_before = len(begun)
+        outcome = case.step(*options)
+        assert outcome.code == 0, outcome.error
+        assert begun[begun_before:] == wanted
+        assert "this plan is without them" in outcome.out
+        assert ("goes on" in outcome.out) == (len(begun) == 2)

@@ -44,6 +44,7 @@ from dagtrain.flow.workspace import (
 from dagtrain.graph.ir import Graph
 from dagtrain.passes.exchange import NO_CODEC
 from dagtrain.passes.form import Form
+from dagtrain.passes.insert_relays import relay_of
 from dagtrain.passes.remote_memory import remote_memory
 from dagtrain.passes.replicate import NormSync, told
 from dagtrain.planning.balancing import Balancer, memory_share
@@ -51,6 +52,7 @@ from dagtrain.planning.choices import plan_choices, relayed
 from dagtrain.planning.copying import Copier
 from dagtrain.planning.former import FormedPlan, Former, FormMissingError, Group
 from dagtrain.planning.groups import Grouper
+from dagtrain.planning.ladder import NoRoomError
 from dagtrain.planning.link_costs import CodedTraffic
 from dagtrain.planning.planner import Planner
 from dagtrain.planning.problem import Codec, DealStreams, MultiplyConstants
@@ -107,15 +109,16 @@ def run(
     form = replace(form, remote=remote_wanted(options, graph, cluster))
     graph = remote_memory(graph, form.remote) if form.remote else graph
 
-    # with the levers that are in force
-    wanted = options
+    # with the levers that are in force, and whether slower levels are tried
+    attempts = _attempts(options)
+    wanted, patient = attempts[0]
 
     def planner_of(graph: Graph, group: Group | None = None) -> Planner:
         goals = search if group is None else group.of(search)
         until = deadline if group is None else deadline.within(GROUP_SHARE * deadline.seconds_left)
         made = with_levers(graph, cluster, goals, wanted)
         pins = parse_pins(options.pins, made, cluster)
-        return Planner(made, cluster, estimator, goals, pins, progress, until, multiply, deal, choose_codec)
+        return Planner(made, cluster, estimator, goals, pins, progress, until, multiply, deal, choose_codec, patient)
 
     def in_form(form: Form, group: Group | None = None) -> Planner:
         plain = replace(form, remote=frozenset())
@@ -139,24 +142,46 @@ def run(
 
     done = not workspace.unchanged("place", question.depends)
     if done:
-        start = question.unfinished
-        if start is not None and start.form != form:
-            planner, form = planner_of(load_placed_graph(workspace)), start.form
         former = Former(in_form, _named(options, graph), deadline, leave)
+        begun, start = form, question.unfinished
+        if start is not None and start.form != form:
+            planner, begun = planner_of(load_placed_graph(workspace)), start.form
+        elif start is not None and not _is_of(start, planner):
+            # it was ended with other levers than are tried first
+            attempts = [*attempts[1:], *attempts[:1]]
+            wanted, patient = attempts[0]
+            planner = planner_of(graph)
         with deadline.listening():
-            try:
-                found = _plan(former, form, planner, options, start)
-            except InfeasibleError:
-                fewer = sparing(options)
-                if fewer is None or deadline.over:
-                    raise
-                wanted = fewer
-                found = _plan(former, form, planner_of(graph), options, None).warned(WITHOUT_LEVERS)
+            for further in (*attempts[1:], None):
+                try:
+                    found = _plan(former, begun, planner, options, start)
+                    break
+                except InfeasibleError:
+                    if further is None or deadline.over:
+                        raise
+                wanted, patient = further
+                planner, begun, start = planner_of(graph), form, None
+            if wanted is not options:
+                found = found.warned(WITHOUT_LEVERS)
             if question.lost:
                 warning = f"warning: the search starts over, {workspace.folder('place')} of the earlier one is damaged"
                 found = replace(found, warnings=(warning, *found.warnings))
             leave(found)
     return _told(workspace, done)
+
+
+def _attempts(options: PlaceOptions) -> list[tuple[PlaceOptions, bool]]:
+    """Levers to plan with, one after the other until there is a plan, and whether slower levels are tried: where some
+    levers may take more memory than they save, those with a plan at the faster level are taken."""
+    fewer = sparing(options)
+    ways = [options] if fewer is None else [options, fewer]
+    return [(way, patient) for patient in ((True,) if fewer is None else (False, True)) for way in ways]
+
+
+def _is_of(start: Start, planner: Planner) -> bool:
+    """Whether an earlier plan places the nodes of the graph that a planner has, and relays."""
+    relays = {relay_of(edge) for edge in relayed(plan_choices(start.plan))}
+    return {item.item for item in start.plan.items} - relays == planner.problem.graph.by_name.keys()
 
 
 def _question(workspace: Workspace, options: PlaceOptions) -> Question:
@@ -231,7 +256,7 @@ def _plan(former: Former, form: Form, planner: Planner, options: PlaceOptions, s
             else:
                 found = former.plan(form, planner, start)
         except InfeasibleError as failed:
-            if balancer is None:
+            if balancer is None or isinstance(failed, NoRoomError):
                 raise
             found = balancer.rescue(form, planner, failed)
         if balancer is not None:

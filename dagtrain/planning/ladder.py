@@ -26,7 +26,7 @@ from dagtrain.planning.realise import Realiser
 from dagtrain.planning.results import Found, Planned, Searched, Start
 from dagtrain.planning.searcher import Searcher
 from dagtrain.rates import rate_text
-from hdl.errors import FoldingError, InfeasibleError, OutOfTimeError
+from hdl.errors import FoldingError, InfeasibleError, OutOfTimeError, TooLargeError
 from placement.problem.cluster import Cluster
 from placement.problem.deadline import Ended
 from placement.problem.plan import Plan
@@ -51,6 +51,10 @@ NEAR_RATIO = 1.03
 FASTER_RATIO = 1.25
 # a placement found so much faster than the plan so far is made to hold at once, others when the search is done
 WORTH_RATIO = 1.25
+
+
+class NoRoomError(InfeasibleError):
+    """There is no plan at the first level, and slower ones were not tried (`Problem.patient`)."""
 
 
 def useful(levels: Sequence[int], best: Plan, cluster: Cluster) -> list[int]:
@@ -134,7 +138,7 @@ class Ladder:
         small = self._of_small_circuits(least) if self._takes_long(slow) else None
         try:
             return self.first(slow)
-        except Ended:
+        except (Ended, NoRoomError):
             raise
         except (InfeasibleError, OutOfTimeError, FoldingError):
             if small is None:
@@ -180,7 +184,9 @@ class Ladder:
                 cycles = ceil(cycles * SLOWER_RATIO)
             except Ended:
                 raise
-            except (InfeasibleError, OutOfTimeError):
+            except (InfeasibleError, OutOfTimeError) as error:
+                if not searcher.problem.patient and not isinstance(error, TooLargeError):
+                    raise NoRoomError(error.what, error.cure) from error
                 growths += 1
                 if growths > LADDER_GROWTHS or cycles >= slowest:
                     return Found(searcher.find([cycles], replace(searcher.quick, explain=True, proves=True)), (cycles,))

@@ -20,7 +20,7 @@ from dagtrain.planning.choices import plan_choices, relayed
 from dagtrain.planning.codec import with_codec_where_it_gains
 from dagtrain.planning.fewer import on_fewer_devices
 from dagtrain.planning.frame_sizes import with_best_mtu
-from dagtrain.planning.ladder import Ladder, useful
+from dagtrain.planning.ladder import Ladder, NoRoomError, useful
 from dagtrain.planning.levels import LEAST_RATIO
 from dagtrain.planning.nearer import with_updates_nearer
 from dagtrain.planning.problem import Problem
@@ -54,8 +54,9 @@ class Planner:
         multiply: bool = False,
         deal: bool = False,
         choose_codec: bool = False,
+        patient: bool = True,
     ) -> None:
-        self.problem = Problem(graph, cluster, search, pins, multiply, deal, choose_codec)
+        self.problem = Problem(graph, cluster, search, pins, multiply, deal, choose_codec, patient=patient)
         # what a user should know of how plans were found
         self.warnings: list[str] = []
         time = Timetable(deadline or Deadline())
@@ -75,7 +76,8 @@ class Planner:
         ``known_cycles``: cycles a frame of training with another plan that there is of the network: slower ones are of
         no use.
 
-        Raises `InfeasibleError` naming what to relax, or `OutOfTimeError`, which is `Ended` at the deadline."""
+        Raises `InfeasibleError` naming what to relax (`NoRoomError` where slower levels are left to others), or
+        `OutOfTimeError`, which is `Ended` at the deadline."""
         planned = start.planned if start is not None else None
         best = Best(self.problem.fast_enough, self.problem.reached, keep, known_cycles, planned)
         edges = relayed(plan_choices(start.plan)) if start is not None else ()
@@ -87,6 +89,9 @@ class Planner:
             ladder.close()
             if best.planned is None:
                 raise _without_plan(searcher, end) from None
+        except NoRoomError:
+            # the user has another way, and this one's plan of small circuits is much slower
+            raise
         except (InfeasibleError, OutOfTimeError, FoldingError) as error:
             # the last placement found may hold at no level
             if best.planned is None:

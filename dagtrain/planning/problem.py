@@ -87,6 +87,8 @@ class Problem:
     choose_codec: bool = False
     # whether engines that lend their weights have two versions of them on chip
     lend_two: bool = False
+    # whether slower levels are tried where the first one has no plan
+    patient: bool = True
 
     @property
     def devices(self) -> list[Device]:
