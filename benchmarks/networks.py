@@ -23,6 +23,7 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -43,11 +44,18 @@ CASES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "mobilenetv2-agilex": ("mobilenetv2-dynamo-eval-norm", "mobilenetv2-agilex-poster", ()),
     # the same boards, their memory channels one by one
     "mobilenetv2-channels": ("mobilenetv2-dynamo-eval-norm", "mobilenetv2-agilex-channels", ()),
+    # twice as many of them, and two copies of the network
+    "mobilenetv2-eight": ("mobilenetv2-dynamo-eval-norm", "mobilenetv2-agilex-eight", ("--replicas", "2")),
     "mobilenetv2-arria": ("mobilenetv2-dynamo-eval-norm", "mobilenetv2-arria-poster", ()),
     # the same with more of every device's block memories
     "mobilenetv2-arria-95": ("mobilenetv2-dynamo-eval-norm", "mobilenetv2-arria-poster", ("--cap", "m20k=0.95")),
     "resnet50": ("resnet50-dynamo-eval-norm", "resnet18-poster", ()),
     "resnet50-32": ("resnet50-dynamo-eval-norm", "agilex-32", ()),
+}
+# case -> further options of `dagtrain import`
+IMPORTS: dict[str, tuple[str, ...]] = {
+    # each copy with updates and statistics of its own
+    "mobilenetv2-eight": ("--exchange", "chain", "--norm-sync", "apart"),
 }
 # case -> frames/s and share of DSP blocks in the poster's table
 POSTER: dict[str, tuple[float, float]] = {
@@ -85,6 +93,7 @@ def main() -> None:
     parser.add_argument("--recipe", type=Path, help="as `dagtrain import` takes it: benchmarks/batch-256.toml, say")
     parser.add_argument("--place", default="", help="further options of `dagtrain place`, in quotes")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     asked = tuple(shlex.split(options.place))
     numbers = [word for text in options.bits for word in ("--bits", text)]
     numbers += ["--recipe", options.recipe] if options.recipe else []
@@ -144,9 +153,8 @@ def planned(case: str, further: tuple[str, ...], out: Path, numbers: Sequence[ob
         script = "fill.py" if skeleton.exists() else "poster_nets.py"
         subprocess.run([sys.executable, f"examples/models/{script}", model], cwd=ROOT, check=True, stdout=sys.stderr)
     devices = ROOT / "examples" / "clusters" / f"{cluster}.toml"
-    return dagtrain("import", path, *numbers, "--out", out), dagtrain(
-        "place", "--devices", devices, *further, "--out", out
-    )
+    imported = dagtrain("import", path, *numbers, *IMPORTS.get(case, ()), "--out", out)
+    return imported, dagtrain("place", "--devices", devices, *further, "--out", out)
 
 
 def poster_row(case: str, out: Path, numbers: Sequence[object], asked: tuple[str, ...]) -> str:
@@ -171,7 +179,12 @@ def dagtrain(command: str, *words: object, cache: str | None = None) -> Step:
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         arguments = [Path(sys.executable).with_name("dagtrain"), command, *map(str, words), "--json"]
         child = subprocess.Popen(arguments, cwd=ROOT, stdout=output, stderr=errors, env=environment)
-        _, status, usage = os.wait4(child.pid, 0)
+        try:
+            _, status, usage = os.wait4(child.pid, 0)
+        except BaseException:
+            # it would go on for nobody
+            child.terminate()
+            raise
         child.returncode = os.waitstatus_to_exitcode(status)
         output.seek(0)
         errors.seek(0)
