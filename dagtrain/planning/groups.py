@@ -89,13 +89,13 @@ def again(planner: Planner, single: Searched, twins: Sequence[Mapping[str, str]]
     ``twins``: for each copy, device of the single one -> device that stands for it.
 
     Raises as a search does that finds no placement there."""
-    graph, edges = planner.problem.graph, relayed(plan_choices(single.plan))
+    graph, edges, cycles = planner.problem.graph, relayed(plan_choices(single.plan)), single.plan.cycles_per_frame
     ways = ways_out(graph)
     same = [edge for edge, *_ in graph.streams if NUMBER.sub("", edge) in edges]
     searcher = planner.searcher.with_relays([*ways, *same]) if ways or same else planner.searcher
     near = _near(searcher.problem.graph, places_of(single.plan), twins, {relay_of(edge) for edge in ways})
-    pace = useful(single.levels, single.plan, planner.problem.cluster)
-    levels = tuple(sorted({ceil(Fraction(level, len(twins))) for level in pace}))
+    taken = useful([level for level in single.levels if level >= cycles], single.plan, planner.problem.cluster)
+    levels = tuple(sorted({ceil(Fraction(level, len(twins))) for level in taken}))
     instance = searcher.prices.instance(levels, searcher.time.looking)
     return Start(searcher.search(instance, replace(searcher.quick, near=near), bounded=False), levels)
 
