@@ -146,8 +146,8 @@ def test_the_kind_of_chain_that_keeps_winning_gets_all_threads(monkeypatch: pyte
     annealer = Annealer(instance, flatten(instance), seed=0, workers=2)
     tried: list[list[bool]] = []
 
-    def chain(cycles: int, moves: int, best: object, number: int, coarse: bool) -> tuple[float, None]:
-        del cycles, moves, best
+    def chain(cycles: int, moves: int, best: object, number: int, coarse: bool, given: bool) -> tuple[float, None]:
+        del cycles, moves, best, given
         if number == 0:
             tried.append([])
         tried[-1].append(coarse)

@@ -400,14 +400,35 @@ def test_chains_start_near_given_devices_while_there_is_no_plan(monkeypatch: pyt
     near = {item.name: instance.devices[i % 3].name for i, item in enumerate(instance.items)}
     started: list[Assignment | None] = []
 
-    def attempt(_annealer: Annealer, _cycles: int, _moves: int, best: Assignment | None) -> None:
-        started.append(best)
+    def attempt(_annealer: Annealer, _cycles: int, _moves: int, best: Assignment | None, *, given: bool) -> None:
+        started.append(best if given else None)
 
     monkeypatch.setattr(Annealer, "attempt", attempt)
+    tiles_of = [[c.tile for c in instance.configurations(i, i % 3)] for i in range(len(instance.items))]
+    tiled = next(i for i, found in enumerate(tiles_of) if found[-1] not in (None, found[0]))
+    wanted = tiles_of[tiled][-1]
+    assert wanted is not None
+    tiles = {item.name: "of no configuration" for item in instance.items} | {instance.items[tiled].name: wanted}
     # found by the exact model in the end
-    find_plan(instance, SearchOptions(near=near, exact_choices=0, window_seconds=0.0, anneal_budget=1_000))
+    options = SearchOptions(near=near, near_tiles=tiles, exact_choices=0, window_seconds=0.0, anneal_budget=1_000)
+    find_plan(instance, options)
     assert started[0] is not None
     assert started[0].devices == tuple(i % 3 for i in range(len(instance.items)))
+    assert tiles_of[tiled][started[0].configurations[tiled]] == wanted
+    assert sum(started[0].configurations) == started[0].configurations[tiled] > 0
+
+
+def test_what_is_given_to_start_from_is_left_as_it_is_where_it_holds() -> None:
+    instance = instance_of("ResNet-18", resnet18, devices((1, "AGFB027"), (4, "AGFB014"), (6, "10AX115")))
+    plan = find_plan(instance, SearchOptions(proves=False, tidy_seconds=0.0))
+    # any configurations: those of these tiles are chosen anew
+    near = assignment_of(instance, plan)
+    flat = flatten(instance)
+    for given in (True, False):
+        annealer = Annealer(instance, flat, seed=3, workers=1)
+        found = annealer.attempt(plan.cycles_per_frame, 1, near, given=given)
+        assert (found is not None) == given
+        assert found is None or found.devices == near.devices
 
 
 def test_one_device_is_planned_by_the_exact_model_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import replace
 from fractions import Fraction
@@ -27,11 +26,9 @@ from dagtrain.passes.place import place
 from dagtrain.passes.share_weights import share_weights, sharing_nodes
 from dagtrain.planning.best import Best
 from dagtrain.planning.choices import Choice, borrowing, chosen_graph, memory_homes, plan_choices
-from dagtrain.planning.foldings import Foldings
-from dagtrain.planning.levels import LEAST_RATIO
 from dagtrain.planning.planner import Planner
 from dagtrain.planning.problem import Problem
-from dagtrain.planning.resting import FASTER_RATIO, resting, try_without_rests
+from dagtrain.planning.resting import resting, try_without_rests
 from dagtrain.planning.results import Planned, Searched
 from dagtrain.planning.sharing import (
     ShareWeights,
@@ -309,22 +306,6 @@ def test_two_versions_of_shared_weights_are_looked_for_where_training_is_faster_
 
     (found,) = best(parked, Fraction(4))
     assert plan_choices(found)["conv2"].memory is Home.ON_CHIP
-    # the pace so far, and the next one of the staircase of multipliers if that is near
-    assert {choice.cycles for choice in plan_choices(found).values()} == {pace}
-    near = found.cycles_per_frame - 40
-    asked: list[tuple[int, int]] = []
-
-    def steps(_: Foldings, low: int, high: int, count: int) -> list[int]:
-        asked.append((low, high))
-        return [near][:count]
-
-    monkeypatch.setattr(Foldings, "steps", steps)
-    (faster,) = best(parked, Fraction(4))
-    assert faster.cycles_per_frame <= near
-    cycles = parked.cycles_per_frame
-    least = max(parked.any_bound_cycles_per_frame, math.ceil(cycles / FASTER_RATIO))
-    assert asked == [(least, round(cycles / LEAST_RATIO))]
-    monkeypatch.setattr(Foldings, "steps", lambda *_, **__: [])
     assert set(borrowing(plan_choices(found))) == {"conv2.error"}
     assert found.bound_cycles_per_frame == parked.bound_cycles_per_frame
     # those alone that lend have no single version

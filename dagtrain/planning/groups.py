@@ -18,11 +18,11 @@ from dagtrain.passes.exchange import COPY
 from dagtrain.passes.form import Form
 from dagtrain.passes.insert_relays import relay_of
 from dagtrain.passes.replicate import NormSync, most_copies
-from dagtrain.planning.carry import places_of
+from dagtrain.planning.carry import places_of, tiles_of
 from dagtrain.planning.choices import plan_choices, relayed
 from dagtrain.planning.copying import copies_of
 from dagtrain.planning.former import Former, FormMissingError, Group
-from dagtrain.planning.ladder import useful
+from dagtrain.planning.ladder import taken
 from dagtrain.planning.planner import Planner
 from dagtrain.planning.results import Searched, Start
 from hdl.errors import FoldingError, InfeasibleError, OutOfTimeError
@@ -89,15 +89,18 @@ def again(planner: Planner, single: Searched, twins: Sequence[Mapping[str, str]]
     ``twins``: for each copy, device of the single one -> device that stands for it.
 
     Raises as a search does that finds no placement there."""
-    graph, edges, cycles = planner.problem.graph, relayed(plan_choices(single.plan)), single.plan.cycles_per_frame
+    graph, edges = planner.problem.graph, relayed(plan_choices(single.plan))
     ways = ways_out(graph)
     same = [edge for edge, *_ in graph.streams if NUMBER.sub("", edge) in edges]
     searcher = planner.searcher.with_relays([*ways, *same]) if ways or same else planner.searcher
     near = _near(searcher.problem.graph, places_of(single.plan), twins, {relay_of(edge) for edge in ways})
-    taken = useful([level for level in single.levels if level >= cycles], single.plan, planner.problem.cluster)
-    levels = tuple(sorted({ceil(Fraction(level, len(twins))) for level in taken}))
+    of_one = taken(single.levels, single.plan, planner.problem.cluster)
+    levels = tuple(sorted({ceil(Fraction(level, len(twins))) for level in of_one}))
     instance = searcher.prices.instance(levels, searcher.time.looking)
-    return Start(searcher.search(instance, replace(searcher.quick, near=near), bounded=False), levels)
+    known = tiles_of(single.plan)
+    tiles = {name: known[like] for name in near if (like := NUMBER.sub("", name)) in known}
+    options = replace(searcher.quick, near=near, near_tiles=tiles)
+    return Start(searcher.search(instance, options, bounded=False), levels)
 
 
 def ways_out(graph: Graph) -> list[str]:

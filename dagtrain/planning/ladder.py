@@ -57,10 +57,16 @@ class NoRoomError(InfeasibleError):
     """There is no plan at the first level, and slower ones were not tried (`Problem.patient`)."""
 
 
+def taken(levels: Sequence[int], plan: Plan, cluster: Cluster) -> list[int]:
+    """Those that some node is folded for in a plan."""
+    folded = {choice.cycles for choice in plan_choices(plan).values()}
+    return [level for level in levels if not folded.isdisjoint(paces(cluster, level))]
+
+
 def useful(levels: Sequence[int], best: Plan, cluster: Cluster) -> list[int]:
     """Those that a faster plan may take, and those that the plan takes: a search goes on from there."""
-    taken = {choice.cycles for choice in plan_choices(best).values()}
-    return [level for level in levels if level <= best.cycles_per_frame or not taken.isdisjoint(paces(cluster, level))]
+    own = taken(levels, best, cluster)
+    return [level for level in levels if level <= best.cycles_per_frame or level in own]
 
 
 @dataclass

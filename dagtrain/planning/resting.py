@@ -7,13 +7,12 @@ one to the other.  A search looks at the pace inside a batch alone, where a vers
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from fractions import Fraction
 
 from dagtrain.planning.carry import places_of
 from dagtrain.planning.choices import plan_choices
-from dagtrain.planning.clocks import paces
+from dagtrain.planning.ladder import taken
 from dagtrain.planning.levels import LEAST_RATIO
 from dagtrain.planning.rate import plan_time
 from dagtrain.planning.realise import Realiser
@@ -25,9 +24,6 @@ from placement.problem.deadline import Ended
 from placement.problem.plan import Plan
 from placement.search.search import Solver
 
-# a pace so much faster at most is looked for, too: with no rests a plan may hold there that trained slower
-FASTER_RATIO = 1.03
-
 
 def resting(searcher: Searcher, plan: Plan) -> bool:
     """Whether an engine of a plan lends weights of which it keeps a single version."""
@@ -37,7 +33,7 @@ def resting(searcher: Searcher, plan: Plan) -> bool:
 
 def try_without_rests(searcher: Searcher, searched: Searched) -> None:
     """Keep a placement with two versions on chip of all weights that engines share, at the levels that the best plan
-    takes and a little faster, from which it is searched, if it holds and trains faster.
+    takes, from which it is searched, if it holds and trains faster.
 
     ``searched`` is the search without that, whose bounds hold for it.  Raises `Ended` at the deadline, or
     `GoalReached`."""
@@ -45,21 +41,18 @@ def try_without_rests(searcher: Searcher, searched: Searched) -> None:
     literal = problem.search.solver is Solver.LITERAL
     if planned is None or literal or not resting(searcher, planned.plan):
         return
-    taken = {choice.cycles for choice in plan_choices(planned.plan).values()}
-    levels = [level for level in searched.levels if not taken.isdisjoint(paces(problem.cluster, level))]
-    known, cycles = planned.plan.training_cycles, planned.plan.cycles_per_frame
-    if not levels or cycles * LEAST_RATIO > known:
+    # those that the plan takes: no faster pace is wanted
+    levels = tuple(taken(searched.levels, planned.plan, problem.cluster))
+    known = planned.plan.training_cycles
+    if not levels or planned.plan.cycles_per_frame * LEAST_RATIO > known:
         return
-    least = max(planned.plan.any_bound_cycles_per_frame, math.ceil(cycles / FASTER_RATIO))
-    levels += searcher.any_bound.foldings.steps(least, round(cycles / LEAST_RATIO), count=1)
     try:
         made = searcher.lending_two(known)
-        instance = made.prices.instance(sorted({*levels}), made.time.looking)
-        options = replace(made.last, proves=False, near=places_of(planned.plan))
-        plan = made.search(instance, options, bounded=False)
+        instance = made.prices.instance(levels, made.time.looking)
+        plan = made.search(instance, replace(made.quick, near=places_of(planned.plan)), bounded=False)
         time = plan_time(plan, problem.graph, problem.cluster)
         if Fraction(time.cycles, time.batch) * LEAST_RATIO <= known:
-            found = Found(with_bound(plan, searched.plan), tuple(sorted({*levels})))
+            found = Found(with_bound(plan, searched.plan), levels)
             # memories are fuller than those of the best plan: it may hold with some of every device left free
             held = Realiser(made).with_links(found)
             searcher.best.take(replace(held, searched=made.searched(found)))

@@ -56,10 +56,11 @@ class Annealer:
         """End all chains at once; what they found is lost. For the wall clock, in another thread."""
         self.stop[0] = 1
 
-    def attempt(self, cycles: int, moves: int, best: Assignment | None) -> Assignment | None:
+    def attempt(self, cycles: int, moves: int, best: Assignment | None, *, given: bool = False) -> Assignment | None:
         """A placement at T or None. Even chains are coarse and odd ones fine, unless one kind keeps winning. Every
         other time even chains start from `best` and cooler; else chains start afresh from mirrored ranges of layers
-        over the devices in some order."""
+        over the devices in some order. Where `best` is `given` and not yet a placement, the other times even chains
+        start from it, too, so cool that they leave most of it as it is."""
         self.runs += 1
         self.moves += moves
         kinds = [chain % 2 == 0 for chain in range(self.workers)]
@@ -67,7 +68,8 @@ class Annealer:
             kinds = [self.winner] * self.workers
         with ThreadPoolExecutor(max_workers=self.workers) as pool:
             chains: list[Future[tuple[float, Assignment | None]]] = [
-                pool.submit(self._chain, cycles, moves, best, chain, coarse) for chain, coarse in enumerate(kinds)
+                pool.submit(self._chain, cycles, moves, best, chain, coarse, given)
+                for chain, coarse in enumerate(kinds)
             ]
             try:
                 found = [chain.result() for chain in chains]
@@ -93,22 +95,25 @@ class Annealer:
     def _seed(self, chain: int) -> int:
         return (self.seed * 1_000_003 + self.runs * 7919 + chain * 104_729) % 2**31
 
-    def _start(self, encoded: encode.Encoded, best: Assignment | None, chain: int) -> tuple[encode.Start, float]:
+    def _start(
+        self, encoded: encode.Encoded, best: Assignment | None, chain: int, given: bool
+    ) -> tuple[encode.Start, float]:
         """Where a chain starts, and how hot."""
-        if best is not None and chain % 2 == 0 and self.runs % 2 == 0:
-            return encode.start_from(encoded, self.instance, best), anneal.HOTTEST * 0.4
+        if best is not None and chain % 2 == 0 and (given or self.runs % 2 == 0):
+            hottest = REPAIR_HOTTEST if self.runs % 2 else anneal.HOTTEST * 0.4
+            return encode.start_from(encoded, self.instance, best), hottest
         rng = np.random.default_rng(self._seed(chain)) if self.runs > 2 or chain % 2 else None
         return encode.mirror_start(encoded.problem, rng), anneal.HOTTEST
 
     def _chain(
-        self, cycles: int, moves: int, best: Assignment | None, chain: int, coarse: bool
+        self, cycles: int, moves: int, best: Assignment | None, chain: int, coarse: bool, given: bool
     ) -> tuple[float, Assignment | None]:
         """How near one chain comes (its first energy, 0 only with a placement), and what it finds."""
         seed = self._seed(chain)
         encoded = encode.encode(self.instance, self.flat, cycles, merge=coarse, mixes=not coarse, seed=seed)
         if encoded is None:
             return inf, None
-        start, hottest = self._start(encoded, best, chain)
+        start, hottest = self._start(encoded, best, chain, given)
         problem = encoded.problem
         energy, state = anneal.anneal(
             problem, encode.repaired(problem, start), moves=moves, seed=seed, hottest=hottest, stop=self.stop

@@ -327,7 +327,7 @@ class Descent:
     def anneal(self, cycles: int) -> bool:
         """Anneal at T."""
         with self.deadline.ending(self.annealer.end):
-            found = self.annealer.attempt(cycles, self.slice, self.best or self.near)
+            found = self.annealer.attempt(cycles, self.slice, self.best or self.near, given=self.best is None)
         return found is not None and self.accept(found) <= cycles
 
 
