@@ -10,6 +10,9 @@ What FPDeep's mapping counts are multipliers, so to stand beside it a graph of o
    boards; engines of a part stand together where they find room together.
 3. What has no multipliers stands where most of its bits come from and go to.
 
+On a chain of boards step 2 takes engines in the order of the network instead (`in_row`), each on the board of the one
+before it or on the next one, so that words go to boards nearby.
+
 Memory is not counted: neither block memory nor DRAM, in which dense weights would lie (docs/fpdeep.md has what they
 want).  So a placement is a bound with all circuits, FIFOs and links of a plan around its multipliers, not a plan.
 """
@@ -17,7 +20,7 @@ want).  So a placement is a bound with all circuits, FIFOs and links of a plan a
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -45,6 +48,8 @@ LARGEST = (1.0, 0.67, 0.5, 0.34, 0.25, 0.2, 0.17, 0.125)
 ROUNDS = 8
 # cycles a frame in which any engine is fast enough
 ANY_PACE = 1 << 40
+# multipliers of the engines of each part, boards, multipliers of one -> board of each engine; None: there is no room
+Packing = Callable[[Sequence[Sequence[int]], int, int], list[list[int]] | None]
 WORKING = (Role.FORWARD, Role.ERROR, Role.GRADIENT)
 
 
@@ -117,6 +122,7 @@ class ByMultipliers:
     boards: int
     board: Board
     chosen: Mapping[str, Chosen]
+    packing: Packing
 
 
 def ways(graph: Graph) -> dict[str, list[Way]]:
@@ -192,7 +198,24 @@ def _packed(groups: Sequence[Sequence[int]], boards: int, dsp: int, together: bo
     return found
 
 
-def fastest(graph: Graph, boards: int, board: Board) -> ByMultipliers:
+def in_row(groups: Sequence[Sequence[int]], boards: int, dsp: int) -> list[list[int]] | None:
+    """As `packed`, of parts in the order of the network: the next engine stands beside the one before it where there is
+    room, else on the next board."""
+    board, free = 0, dsp
+    found: list[list[int]] = []
+    for group in groups:
+        found.append([])
+        for size in group:
+            if size > free:
+                board, free = board + 1, dsp
+            if board == boards or size > free:
+                return None
+            free -= size
+            found[-1].append(board)
+    return found
+
+
+def fastest(graph: Graph, boards: int, board: Board, packing: Packing = packed) -> ByMultipliers:
     """At the least interval at which all engines of a training graph stand on so many boards.
 
     Raises `DagtrainError` where there is none up to four times what multipliers that never idle would take."""
@@ -207,8 +230,8 @@ def fastest(graph: Graph, boards: int, board: Board) -> ByMultipliers:
             groups = [
                 [one.multipliers] * len(one.way.engines) for one in chosen.values() for _ in range(one.way.how.count)
             ]
-            if packed(groups, boards, board.dsp) is not None:
-                return ByMultipliers(cycles, boards, board, chosen)
+            if packing(groups, boards, board.dsp) is not None:
+                return ByMultipliers(cycles, boards, board, chosen, packing)
     raise DagtrainError(f"{graph.name} on {boards} boards of {board.dsp} DSP blocks: no interval was found")
 
 
@@ -242,7 +265,7 @@ def placed(folded: Graph, chosen: ByMultipliers, devices: Sequence[str]) -> dict
             groups[node.layer_of].append(node)
     pinned = {node.name: 0 for node in folded.nodes if node.layer.pinned_to_host}
     sizes = [[int(node.layer.multipliers) for node in group] for group in groups.values()]
-    boards = packed(sizes, chosen.boards, chosen.board.dsp)
+    boards = chosen.packing(sizes, chosen.boards, chosen.board.dsp)
     if boards is None:
         raise DagtrainError(f"{folded.name}: engines of unlike parts found no room on {chosen.boards} boards")
     where = dict(pinned)

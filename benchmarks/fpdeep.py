@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import fpdeep_shapes
 from benchmarks.beside_paper import HEADS, PAPERS, Row, Value, print_table, rows_of
 from benchmarks.fpdeep_designs import DESIGNS, METRICS, crossover, ranks, topologies, values
 from dagtrain.files import write_text
@@ -287,6 +288,11 @@ def _table_5() -> dict[str, Value]:
     }
     found["boards above which 1-D is better"] = crossover(chain("VGG-16"), DSP)
     found["better of 4 boards"] = next(iter(topologies(chain("VGG-16"), DSP)))[5]
+    found["boards above which 1-D is better, over cables"] = fpdeep_shapes.crossover(chain("VGG-16"), DSP)
+    over_cables = fpdeep_shapes.compared(chain("VGG-16"), DSP)
+    found["better of 4 boards, over cables"] = over_cables[0].better
+    leads = [one.chain.words / one.grid.words for one in over_cables if one.better == "1-D"]
+    found["1-D gains with boards, over cables"] = "yes" if leads == sorted(leads, reverse=True) else "no"
     return found
 
 
@@ -396,6 +402,8 @@ def sections() -> Iterator[tuple[str, Sequence[str], list[Sequence[str]]]]:
     heads = ("boards", "1-D", "cut at", "2-D", "link at", "better", "2-D: links of that board")
     title = "Widest link in M words a frame and port, CONV3 to CONV5 of VGG-16 (Figure 10)"
     yield title, heads, list(topologies(chain("VGG-16"), DSP))
+    title = "The same over the cables of a chain and of grids, in the best order of the boards"
+    yield title, fpdeep_shapes.HEADS, list(fpdeep_shapes.rows(chain("VGG-16"), DSP))
 
 
 def main() -> None:

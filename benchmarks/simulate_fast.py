@@ -42,6 +42,7 @@ from benchmarks.beside_paper import print_table
 from benchmarks.beside_paper import with_table as filled
 from benchmarks.by_multipliers import Board, ByMultipliers, fastest, in_parts, placed
 from benchmarks.fpdeep import CAP, CLOCK_HZ, DSP, NETS, PART, SIMULATED, forward
+from dagtrain.emission.links import allowed_cycles, crossings_of
 from dagtrain.files import write_text
 from dagtrain.flow.workspace import program_hash
 from dagtrain.passes.autodiff import differentiate
@@ -66,6 +67,7 @@ RUNS = 32
 # words of receivers: a block memory that is as wide as a word holds no fewer
 LINK_WORDS = 512
 LINK_GBPS = 150
+SWITCH, CHAIN = "switch", "chain"
 # batches that are simulated, of as many times so many frames as staleness needs
 BATCHES, FRAMES = 2, 16
 GIB = 1 << 30
@@ -122,12 +124,14 @@ HEADS = (
 )  # fmt: skip
 
 
-def cluster_of(boards: int, link_gbps: float = LINK_GBPS) -> Cluster:
+def cluster_of(boards: int, link_gbps: float = LINK_GBPS, topology: str = SWITCH) -> Cluster:
     """FPDeep's, with so many boards and such links."""
     return parse_cluster(f"""
 [cluster]
 name = "fpdeep-{boards}"
 clock_mhz = {CLOCK_HZ / HZ_PER_MHZ:g}
+[network]
+topology = "{topology}"
 [[board]]
 name = "virtex"
 part = "{PART.name}"
@@ -135,6 +139,7 @@ dram_gb_per_s = 25.6
 dram_gbyte = 8
 dram_efficiency = 0.7
 link_gbit_per_s = {link_gbps:g}
+ports = {1 if topology == SWITCH else 2}
 utilisation = {{ dsp = {CAP}, m20k = 1.0, alm = 1.0 }}
 [[device]]
 name = "fpga"
@@ -151,7 +156,8 @@ def laid(net: str, chosen: ByMultipliers, cluster: Cluster, recipe: Recipe | Non
         where = placed(folded, chosen, [device.name for device in cluster.devices])
         dram = cluster_dram(cluster, chosen.cycles)
         wired = wired_graph(folded, where, cluster, chosen.cycles, dram, link_words=LINK_WORDS)
-        delays = dict.fromkeys(wired.hops, cluster.network_cycles)
+        crossings = crossings_of(wired.graph, [device.name for device in cluster.devices])
+        delays = allowed_cycles(crossings, cluster.network_cycles, cluster.routing)
         needed = needed_staleness(wired.graph, schedule(wired.graph, chosen.cycles, delays), delays)
         if recipe is not None or needed <= staleness:
             return wired

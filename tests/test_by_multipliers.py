@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import defaultdict
 
 import pytest
 
-from benchmarks import by_multipliers, simulate_fast
-from benchmarks.by_multipliers import Board, fastest, in_parts, packed, placed
+from benchmarks import by_multipliers, long_chains, simulate_fast
+from benchmarks.by_multipliers import Board, fastest, in_parts, in_row, packed, placed
 from benchmarks.fpdeep import DSP, NETS, PART, Bare, chain
-from dagtrain.graph.ir import Graph
+from dagtrain.graph.ir import Graph, Role
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.planning.choices import cluster_dram
 from dagtrain.planning.rate import wired_graph
@@ -79,6 +80,51 @@ def test_an_engine_of_every_part_finds_room_and_none_finds_it_twice() -> None:
     assert packed([[3, 3], [2, 2]], 2, 6) == [[0, 0], [1, 1]]
 
 
+def test_engines_in_a_row_stand_beside_the_one_before_them_or_on_the_next_board() -> None:
+    assert in_row([[3, 3], [2]], 1, 7) is None
+    assert in_row([[8]], 2, 7) is None
+    # room that is left on a board before is not gone back to
+    assert in_row([[3, 3], [2, 2], [1]], 2, 7) == [[0, 0], [1, 1], [1]]
+    assert in_row([[4], [4], [3]], 2, 7) == [[0], [1], [1]]
+
+
+def test_words_in_a_row_go_over_as_many_cables_as_the_chain_has_between_their_boards() -> None:
+    training = differentiate(small_net())
+    cluster = simulate_fast.cluster_of(4, topology=simulate_fast.CHAIN)
+    routing = cluster.routing
+    assert routing is not None
+    chosen = fastest(training, 4, SMALL, in_row)
+    folded = in_parts(small_net(), chosen)
+    where = placed(folded, chosen, DEVICES)
+    at = {name: index for index, name in enumerate(DEVICES)}
+    # what the host has is on the first board; engines follow one another
+    forward = [node for node in folded.nodes if node.layer.multipliers and node.role is Role.FORWARD]
+    order = [at[where[node.name]] for node in forward if not node.layer.pinned_to_host]
+    assert order == sorted(order)
+    assert order[-1] == 3
+    wired = wired_graph(folded, where, cluster, chosen.cycles, cluster_dram(cluster, chosen.cycles), link_words=64)
+    mean, most = long_chains.walked(wired, routing)
+    assert 1 < mean < most <= 3
+    loads: dict[tuple[str, str], float] = defaultdict(float)
+    total = passed = 0.0
+    for _edge, producer, source, consumer, _sink in folded.streams:
+        bits = source.tensor.bits / (BATCH if source.tensor.kind.per_batch else 1)
+        a, b = at[where[producer.name]], at[where[consumer.name]]
+        total += bits * (a != b)
+        for step in range(min(a, b), max(a, b)):
+            ends = (DEVICES[step], DEVICES[step + 1]) if a < b else (DEVICES[step + 1], DEVICES[step])
+            loads[ends] += bits
+            passed += bits
+    assert mean == pytest.approx(passed / total)
+    # the same cable is the fullest one of a simulation, whose words have headers and are filled up
+    simulated = simulate(wired, 3, 200.0, Silent())
+    gbps, name = long_chains.fullest(simulated, simulate_fast.CHAIN)
+    most_loaded = max(loads, key=loads.__getitem__)
+    assert name == " -> ".join(most_loaded)
+    assert gbps >= loads[most_loaded] / chosen.cycles * 0.2 * 0.98
+    assert long_chains.fullest(simulated, simulate_fast.SWITCH)[1] == "a port"
+
+
 def test_too_few_multipliers_are_told() -> None:
     with pytest.raises(DagtrainError, match="small on 1 boards of 2 DSP blocks: no interval was found"):
         fastest(differentiate(small_net()), 1, Board(PART, 2, 1024.0))
@@ -111,3 +157,40 @@ def test_the_page_has_the_table() -> None:
     assert simulate_fast.with_table(page, simulate_fast.known().values()) == page
     with pytest.raises(DagtrainError, match=r"fpdeep\.md has no table"):
         simulate_fast.with_table("no marks", [])
+
+
+# ---- long chains
+
+
+def test_a_chain_is_no_faster_than_a_switch_and_the_page_has_both() -> None:
+    points = long_chains.known()
+    found = {(one.net, one.boards, one.way): one for one in points}
+    chains = [one for one in points if one.way == "in row, chain"]
+    assert chains
+    for one in chains:
+        switch = found[one.net, one.boards, "packed, switch"]
+        assert one.program == switch.program
+        assert one.simulated_cycles >= 0.9999 * one.planned_cycles >= 0.9999 * one.bound_cycles
+        assert one.simulated_cycles >= 0.999 * switch.simulated_cycles
+        assert one.fullest_gbps <= simulate_fast.LINK_GBPS
+        assert 1 < one.cables_mean < one.cables_most <= one.boards - 1
+    page = long_chains.DOCS.read_text()
+    assert long_chains.with_table(page, points) == page
+
+
+@pytest.mark.slow
+def test_what_a_chain_is_planned_for_is_told_beside_a_switch() -> None:
+    found = re.fullmatch(
+        r"AlexNet on 5 boards in a chain, planned: ([\d,]+) cycles a frame, [\d,.]+ frames/s, ([\d.]+)% of bound; "
+        r"fullest cable fpga-(\d) -> fpga-(\d): ([\d.]+) of 150 Gbit/s\n"
+        r"over a switch, packed: ([\d,]+) cycles a frame, [\d,.]+ frames/s, ([\d.]+)% of bound",
+        long_chains.planned("AlexNet", 5),
+    )
+    assert found
+    row, row_share, a, b, gbps, switch, switch_share = found.groups()
+    # of equals, the first cable
+    assert abs(int(a) - int(b)) == 1
+    assert 0 < float(gbps) < simulate_fast.LINK_GBPS
+    for cycles, share in ((row, row_share), (switch, switch_share)):
+        bound = chain("AlexNet").operations / 2 / (5 * DSP)
+        assert bound / int(cycles.replace(",", "")) == pytest.approx(float(share) / 100, rel=0.04)

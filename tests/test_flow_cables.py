@@ -12,7 +12,13 @@ from dagtrain.flow import cosim_step
 from dagtrain.flow.cosim_step import CosimOptions
 from dagtrain.progress import Silent
 from hdl.errors import DagtrainError
-from tests.flow_support import CLUSTER, Case, new_case, quick_costs
+from placement.problem.plan import plan_from_json
+from tests.cosim_support import CLOSE
+from tests.flow_support import CLUSTER, Case, Outcome, call, new_case, quick_costs
+
+DIGITS = Path(__file__).parent.parent / "examples" / "digits"
+# what the interval of a batch may differ between levels
+INTERVAL = 0.001
 
 # both ends of a chain have room for about half of the network each, the board between them for nothing
 CHAIN = CLUSTER.replace(
@@ -86,6 +92,34 @@ def test_an_emitted_chain_trains_to_the_bits_of_the_emulator(chain: Case) -> Non
     outcome = chain.step("cosim", "--batches", "2", "--no-efficiency")
     assert outcome.code == 0, outcome.error
     assert "every bit equal" in outcome.out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", ["chain", "ring", "mesh"])
+def test_the_digits_network_trains_over_cables_to_the_bits_of_the_emulator(shape: str, tmp_path: Path) -> None:
+    """By the commands of docs/cluster-file.md, with what it says of them."""
+
+    def must(*words: object) -> Outcome:
+        outcome = call(*words, "--out", tmp_path)
+        assert outcome.code == 0, outcome.error
+        return outcome
+
+    must("import", DIGITS / "digits.onnx", "--data", "digits", "--recipe", DIGITS / "recipe.toml")
+    must("place", "--devices", DIGITS / f"cluster-{shape}.toml", "--gap", "0.3")
+    plan = plan_from_json((tmp_path / "place" / "plan.json").read_text())
+    assert {item.device for item in plan.items} == {use.device for use in plan.devices}
+    assert any(route.through for route in plan.routes)
+    must("emit")
+    told = {}
+    for level, words in (("fast", ("--level", "fast")), ("exact", ("--stall", "0"))):
+        must("simulate", *words, "--batches", "4")
+        told[level] = json.loads((tmp_path / "simulate" / "simulate.json").read_text())
+    ways = [{(way["source"], way["target"]): way["bits"] for way in of["cables"]} for of in told.values()]
+    assert ways[0] == ways[1]
+    exact = told["exact"]["batch_interval"]
+    assert told["fast"]["batch_interval"] == pytest.approx(exact, rel=INTERVAL)
+    assert plan.batch_cycles == pytest.approx(exact, rel=CLOSE)
+    assert "every bit equal" in must("cosim", "--batches", "2", "--no-efficiency").out
 
 
 def test_ranks_do_not_share_cables(chain: Case) -> None:

@@ -48,6 +48,35 @@ def test_the_digits_network_is_placed_on_a_chain(tmp_path: Path, monkeypatch: py
     assert way.bytes_per_s == 12_800_000_000 // 8
 
 
+# of the four boards of the example: who passes on words between those that no cable joins, there and back
+PASSING = {
+    "ring": {("fpga0", "fpga2"): ("fpga1", "fpga1"), ("fpga1", "fpga3"): ("fpga0", "fpga0")},
+    "mesh": {("fpga0", "fpga3"): ("fpga1", "fpga2"), ("fpga1", "fpga2"): ("fpga0", "fpga3")},
+}
+
+
+@pytest.mark.parametrize("shape", [pytest.param("ring", marks=pytest.mark.slow), "mesh"])
+def test_the_digits_network_is_spread_over_a_ring_and_a_mesh(
+    shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick_costs(monkeypatch)
+    path = DIGITS / f"cluster-{shape}.toml"
+    assert call("import", DIGITS / "digits.onnx", "--out", tmp_path).code == 0
+    outcome = call("place", "--devices", path, "--out", tmp_path, "--gap", "0.6")
+    assert outcome.code == 0, outcome.error
+    plan = plan_from_json((tmp_path / "place" / "plan.json").read_text())
+    instance = instance_from_json((tmp_path / "place" / "instance.json").read_text())
+    assert instance.routing == read_cluster(path).routing
+    assert violations(instance, plan) == []
+    assert {item.device for item in plan.items} == {"fpga0", "fpga1", "fpga2", "fpga3"}
+    assert len(plan.cables) == 8
+    far = {(route.from_device, route.to_device): route.through for route in plan.routes if route.through}
+    assert far
+    back = {(b, a): ways[1:] for (a, b), ways in PASSING[shape].items()}
+    there = {ends: ways[:1] for ends, ways in PASSING[shape].items()}
+    assert far.items() <= (there | back).items()
+
+
 THREE = CLUSTER.replace(
     'board = "agilex"\n\n[[device]]\nname = "worker"', 'board = "agilex"\n\n[[device]]\ncount = 2\nname = "worker"'
 )

@@ -34,6 +34,7 @@ from dagtrain.schedule.buffers import deadlock_beats, fifo_beats
 from dagtrain.schedule.network import Hop
 from dagtrain.schedule.schedule import schedule
 from dagtrain.schedule.wired import Wired
+from dagtrain.simulate import events
 from dagtrain.simulate.events import DeadlockError, Events, simulate_events
 from dagtrain.simulate.events_kernel import SENDER_WORDS
 from dagtrain.simulate.fast import simulate_fast
@@ -235,6 +236,23 @@ def test_few_credits_let_as_many_words_pass_whatever_is_taken_at_once(
     assert 24 * 24 * 9 / (word * words) * 2 * latency < fine < 1.4 * 24 * 24 * 9 / (word * words) * 2 * latency
     assert coarse == pytest.approx(fine, rel=0.02)
     assert wired.batch_time.cycles == pytest.approx(fine, rel=0.02)
+
+
+def test_beats_of_long_frames_that_pass_as_one_need_what_the_last_of_them_needs() -> None:
+    """Of a port whose beats are whole pixels: two pixels are more than its first beat, and no end of a row."""
+    side, channels = 128, 8
+    build = GraphBuilder("wide", Recipe(batch=2))
+    x = build.max_pool(build.relu(build.conv(build.input(side, side, channels), channels, 3, padding=1)), 2, 2)
+    training = insert_forks(differentiate(build.classify(build.gemm(x, 4))))
+    layer = fold_graph(training, side * side).by_name["conv1"].layer
+    source, sink = layer.port("y"), layer.port("x")
+    assert source.lanes == sink.lanes == channels
+    twos = replace(source, lanes=2 * channels)
+    assert twos.beats > events.MOST_ASKED
+    needed = events._needs(layer, twos, sink)
+    assert needed is not None
+    ends = range(twos.lanes, twos.elements + 1, twos.lanes)
+    assert needed[0].tolist() == [-(-layer.required("y", end)["x"] // sink.lanes) for end in ends]
 
 
 def test_a_fifo_in_dram_behind_the_network_takes_what_arrives_and_gives_its_credits_back() -> None:

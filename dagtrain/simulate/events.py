@@ -773,7 +773,8 @@ def _needs(layer: Layer, source: Port, sink: Port) -> tuple[IntArray, IntArray] 
     """Beats of a sink that each beat of a source needs, and the first beat of the source that needs each of the sink,
     or as many as there are; None where they need one another evenly.
 
-    Asked at every beat, or of long frames at the marks of `hdl.layers.passage.needs`, evenly between."""
+    Asked at every beat, or of long frames at the marks of `hdl.layers.passage.needs`, evenly between.  Both are ports
+    of the layer, or have wider beats, of several that pass as one."""
     kept = needs(layer)[source.name].get(sink.name)
     ends = np.arange(1, source.beats + 1) * source.lanes
     if source.beats <= MOST_ASKED:
@@ -781,7 +782,8 @@ def _needs(layer: Layer, source: Port, sink: Port) -> tuple[IntArray, IntArray] 
     elif kept is None:
         return np.zeros(source.beats, np.int64), np.full(sink.beats, source.beats, np.int64)
     else:
-        wanted = np.interp(ends, marks(source.tensor, source.lanes, layer.turns(source.name), source.padding), kept)
+        own = layer.port(source.name)
+        wanted = np.interp(ends, marks(own.tensor, own.lanes, layer.turns(own.name), own.padding), kept)
     beats = np.ceil(wanted / sink.lanes - 1e-9).astype(np.int64)
     beats = np.minimum(np.maximum.accumulate(beats), sink.beats)
     even = -(-np.arange(1, source.beats + 1) * sink.beats // source.beats)
