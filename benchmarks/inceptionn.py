@@ -30,6 +30,7 @@ from dagtrain.passes.autodiff import differentiate
 from dagtrain.training.feeds import feeds_of
 from dagtrain.training.sources import load_digits
 from examples.models.published import NETWORKS
+from hdl.engine.codec.bursts import Bursts
 from hdl.engine.codec.float_codec import EXPONENT_BIAS, MANTISSA_BITS, FloatCodec, Kind, Tag, mean_bits
 from hdl.layers.wiring.update import Update
 from hdl.recipe import Recipe
@@ -55,7 +56,7 @@ def rows() -> list[Row]:
 
 def measures() -> dict[str, Value]:
     """Measure -> ours."""
-    return {**_ratios(), **_steps(), **_sizes()}
+    return {**_ratios(), **_steps(), **_sizes(), **_engine()}
 
 
 def ratio(shares: dict[Tag, float]) -> float:
@@ -109,6 +110,19 @@ def _sizes() -> dict[str, Value]:
     return {
         **{f"{net} MiB": 4 * NETWORKS[name].parameters / MIB for net, name in names.items()},
         "HDC MiB": 4 * sum(made * (given + 1) for given, made in dense) / MIB,
+    }
+
+
+def _engine() -> dict[str, Value]:
+    """Of the bursts that `hdl.engine.codec` makes of the paper's codec in the paper's words."""
+    bursts = Bursts(codec=FloatCodec(BOUNDS[0], Kind.LITERAL), elements=1, lanes=8)
+    longest = bursts.most_granules * bursts.granule
+    # from the beginning of a word to the end of the longest burst that begins in it, at its last granule
+    reach = bursts.burst_bits - bursts.granule + longest
+    return {
+        "least bits of a burst": float(bursts.tag_bits),
+        "greatest bits of a burst": float(longest),
+        "bits of words that a burst needs": float(-(-reach // bursts.burst_bits) * bursts.burst_bits),
     }
 
 

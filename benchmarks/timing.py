@@ -32,6 +32,7 @@ from hdl.elaboration.patches import forgotten_signals
 from hdl.engine.codec.bursts import Bursts
 from hdl.engine.codec.compressor import Compressor
 from hdl.engine.codec.decompressor import Decompressor
+from hdl.engine.codec.float_codec import FloatCodec, Kind
 from hdl.engine.codec.integer_codec import IntegerCodec
 from hdl.engine.weights.loaded_constant import LoadedConstant
 from hdl.fixed import Fixed
@@ -142,10 +143,13 @@ SELF_TEST: Mapping[str, Unit] = {
     "console, 3 links, 2 channels": Console(links=3, channels=2, values=24),
 }
 _BURSTS = Bursts(codec=IntegerCodec(5), elements=3 * 3 * 64 * 64)
+_FLOAT_BURSTS = Bursts(codec=FloatCodec(10, Kind.BOUNDED), elements=3 * 3 * 64 * 64, lanes=8)
 # of gradients that copies exchange
 COMPRESSION: Mapping[str, Unit] = {
     "compressor, 16 elements of 16 bits": Compressor(bursts=_BURSTS),
     "decompressor, 16 elements of 16 bits": Decompressor(bursts=_BURSTS),
+    "compressor, 8 elements of float32": Compressor(bursts=_FLOAT_BURSTS),
+    "decompressor, 8 elements of float32": Decompressor(bursts=_FLOAT_BURSTS),
 }
 ALONE: Mapping[str, Unit] = {**UNITS, **ETHERNET, **SELF_TEST, **COMPRESSION}
 

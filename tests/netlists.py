@@ -26,6 +26,7 @@ from hdl.dram.axi import AxiFormat
 from hdl.engine.codec.bursts import Bursts
 from hdl.engine.codec.compressor import Compressor
 from hdl.engine.codec.decompressor import Decompressor
+from hdl.engine.codec.float_codec import FloatCodec, Kind
 from hdl.engine.codec.integer_codec import IntegerCodec
 from hdl.layers.base import Layer
 from hdl.layers.registry import load_layers
@@ -49,6 +50,7 @@ SEED, KINDS, ALWAYS = 1, 15, (
 
 # the paper's words
 BURSTS = Bursts(codec=IntegerCodec(5), elements=1000)
+FLOAT_BURSTS = Bursts(codec=FloatCodec(10, Kind.BOUNDED), elements=1000, lanes=8)
 # circuits that are no layers: a wide one of each kind that holds sums, comparisons and choices
 BESIDE: Mapping[str, Unit] = {
     "PrbsSource": PrbsSource(word_bits=256),
@@ -57,6 +59,8 @@ BESIDE: Mapping[str, Unit] = {
     "Console": Console(links=3, channels=2, values=24),
     "Compressor": Compressor(bursts=BURSTS),
     "Decompressor": Decompressor(bursts=BURSTS),
+    "CompressorOfFloats": Compressor(bursts=FLOAT_BURSTS),
+    "DecompressorOfFloats": Decompressor(bursts=FLOAT_BURSTS),
 }
 
 

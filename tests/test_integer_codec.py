@@ -9,7 +9,8 @@ from math import floor
 import numpy as np
 import pytest
 
-from hdl.engine.codec.integer_codec import TAG_BITS, Cut, IntegerCodec, IntegerTag, with_feedback
+from hdl.engine.codec.element_codec import TAG_BITS
+from hdl.engine.codec.integer_codec import Cut, IntegerCodec, IntegerTag, with_feedback
 from hdl.fixed import IntArray
 
 EVERY16 = np.arange(-(1 << 15), 1 << 15, dtype=np.int64)

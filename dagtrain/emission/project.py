@@ -353,7 +353,7 @@ def _end(address: Address) -> EndRecord:
 
 
 def _crossing(crossing: Crossing, design: DeviceDesign) -> CrossingRecord:
-    bursts = crossing.bursts(design.form.word_bits)
+    coding, bursts = crossing.coding, crossing.bursts(design.form.word_bits)
     return CrossingRecord(
         edge=crossing.edge,
         stream_number=crossing.number,
@@ -363,7 +363,7 @@ def _crossing(crossing: Crossing, design: DeviceDesign) -> CrossingRecord:
         element_bits=crossing.element_bits,
         elements=crossing.elements,
         words=design.link_words[crossing.edge],
-        coded=CodedRecord(bursts.codec.drop, bursts.codec.window, bursts.lanes) if bursts else None,
+        coded=CodedRecord(coding.codec.drop, coding.codec.window, bursts.lanes) if coding and bursts else None,
     )
 
 

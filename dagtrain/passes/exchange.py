@@ -9,7 +9,8 @@ from itertools import pairwise
 
 from dagtrain.graph.ir import Graph, Node, Role
 from hdl.engine.codec.collective import Collective
-from hdl.engine.codec.integer_codec import TAG_BITS, WINDOW_BITS, Cut, IntegerCodec
+from hdl.engine.codec.element_codec import TAG_BITS
+from hdl.engine.codec.integer_codec import WINDOW_BITS, Cut, IntegerCodec
 from hdl.errors import DagtrainError, Problem
 from hdl.layers.capabilities import RoundedApart
 from hdl.layers.exchange.exchange import Exchange

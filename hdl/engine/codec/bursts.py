@@ -1,6 +1,7 @@
-"""How tensors of integers lie in bursts when they are compressed: the words that compressor and decompressor exchange.
+"""How tensors lie in bursts when they are compressed: the words that compressor and decompressor exchange.
 
-Nothing is lost here: what a codec makes of an element when it cuts it takes few bits, any other takes all of its own.
+Which elements take few bits is the codec's: of integers nothing is lost here, what was cut before takes few bits, any
+other takes all of its own; the codec of float32 cuts here, as the paper does.
 
     burst of ``lanes`` elements, from the low bits on:   tags, a pair of bits an element │ codes, in the elements' order
 
@@ -9,31 +10,35 @@ Neural Networks", MICRO 2018, Figures 9 and 10.  The paper leaves the order of b
 without a gap in words as wide as an uncompressed burst; a tensor begins a word, and zeros fill its last one.
 
 Ours: a burst that would be longer than its elements and a mark is sent as these, behind a mark of `Bursts.granule` bits
-whose low two are the tag that no element has.  So incompressible tensors take 1/32 more words, not 1/8.
+whose low two are the tag that no element has.  So incompressible tensors take 1/32 more words, not 1/8.  The codec of
+float32 has no tag left for a mark: there all bursts have tags, and incompressible tensors take 1/16 more words.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from hdl.engine.codec.integer_codec import TAG_BITS, Cut, IntegerCodec, IntegerTag, TagArray
+from hdl.engine.codec.element_codec import TAG_BITS, ElementCodec, TagArray
 from hdl.fixed import IntArray
 
 # in place of the first tag: no tags, but elements as they are
 ESCAPE = 3
+# granules of the tags of a burst that may be longer than its elements by more than a mark: then the only burst that
+# reaches a third word is one of such elements alone that begins at the last granule of a word
+LONG_TAGS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bursts:
     """Of tensors of so many ``elements``, ``lanes`` a burst.
 
-    Raises ValueError for elements of an odd number of bits, or for lanes that are no power of two."""
+    Raises ValueError for elements of an odd number of bits, or for lanes that are no power of two, or too many."""
 
-    codec: IntegerCodec
+    codec: ElementCodec
     elements: int
     lanes: int = 16
 
@@ -42,6 +47,9 @@ class Bursts:
             raise ValueError(f"elements of {self.codec.width} bits can't lie in bursts; take an even number")
         if self.lanes < 2 or self.lanes & self.lanes - 1:
             raise ValueError(f"a burst of {self.lanes} elements is impossible; take a power of two from 2 on")
+        if not self.codec.has_mark and self.tag_granules > LONG_TAGS:
+            most = LONG_TAGS * math.gcd(*self.codec.sizes) // TAG_BITS
+            raise ValueError(f"a burst of {self.lanes} elements is impossible; take at most {most}")
         if self.elements < 1:
             raise ValueError(f"a tensor of {self.elements} elements has no burst; take at least 1")
 
@@ -61,11 +69,6 @@ class Bursts:
         return self.lanes.bit_length() - 1
 
     @property
-    def small_bits(self) -> int:
-        """On the wire: an even number, so that granules have room for a tag."""
-        return self.codec.small_bits + self.codec.small_bits % 2
-
-    @property
     def tag_bits(self) -> int:
         """Of all elements of a burst."""
         return TAG_BITS * self.lanes
@@ -73,12 +76,12 @@ class Bursts:
     @property
     def granule(self) -> int:
         """Bits of which tags, codes and words are whole multiples: a power of two, at most half of the tags."""
-        return math.gcd(self.codec.width, self.small_bits, self.lanes)
+        return math.gcd(*self.codec.sizes, self.lanes)
 
     @property
-    def granules(self) -> tuple[int, int, int]:
+    def granules(self) -> tuple[int, ...]:
         """Of a code of each tag."""
-        return 0, self.small_bits // self.granule, self.codec.width // self.granule
+        return tuple(size // self.granule for size in self.codec.sizes)
 
     @property
     def word_granules(self) -> int:
@@ -92,8 +95,8 @@ class Bursts:
 
     @property
     def most_granules(self) -> int:
-        """Of the longest burst: a mark and the elements."""
-        return self.word_granules + 1
+        """Of the longest burst: a mark and the elements, or tags and elements where there is no mark."""
+        return self.word_granules + (1 if self.codec.has_mark else self.tag_granules)
 
     @property
     def most_words(self) -> int:
@@ -131,12 +134,8 @@ class Bursts:
         return -(-int(np.minimum(sizes, self.most_granules).sum()) // self.word_granules)
 
     def coded(self, elements: IntArray) -> tuple[TagArray, IntArray]:
-        """Tags and codes by burst, those of the codec where these are all of an element."""
-        whole, cuts = self.padded(elements), replace(self.codec, cut=Cut.TRUNCATE)
-        tags, codes = cuts.encode(whole)
-        lost = cuts.decode(tags, codes) != whole
-        codes = np.where(lost, whole & (1 << self.codec.width) - 1, codes)
-        return np.where(lost, IntegerTag.RAW, tags).astype(np.uint8), codes
+        """Tags and codes by burst."""
+        return self.codec.coded(self.padded(elements))
 
     def _rows(self, tags: TagArray, codes: IntArray) -> list[tuple[int, int]]:
         """(tags and codes, bits of them) of each burst."""
@@ -163,17 +162,18 @@ class Bursts:
     def _unpacked(self, bits: int, at: int) -> tuple[IntArray, int]:
         """A burst from a bit on, and where the next one begins."""
         tags = [bits >> at + TAG_BITS * lane & ESCAPE for lane in range(self.lanes)]
-        if tags[0] == ESCAPE:
-            tags, at = [int(IntegerTag.RAW)] * self.lanes, at + self.granule
+        last = self.codec.last_tag
+        if self.codec.has_mark and tags[0] == ESCAPE:
+            tags, at = [last] * self.lanes, at + self.granule
         else:
             at += self.tag_bits
         codes = []
         for tag in tags:
             # what is no tag is as long as an element, here and in the circuit; decoding refuses it
-            length = self.granules[min(tag, IntegerTag.RAW)] * self.granule
+            length = self.granules[min(tag, last)] * self.granule
             codes.append(bits >> at & (1 << length) - 1)
             at += length
-        return self.codec.decode(np.array(tags, np.uint8), np.array(codes, np.int64)), at
+        return self.codec.restored(np.array(tags, np.uint8), np.array(codes, np.int64)), at
 
 
 def _row(values: Sequence[int], width: int) -> int:

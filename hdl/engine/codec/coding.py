@@ -20,7 +20,8 @@ from myhdl import block
 from hdl.engine.codec.bursts import Bursts
 from hdl.engine.codec.compressor import compressor
 from hdl.engine.codec.decompressor import decompressor
-from hdl.engine.codec.integer_codec import TAG_BITS, Cut, IntegerCodec
+from hdl.engine.codec.element_codec import TAG_BITS
+from hdl.engine.codec.integer_codec import Cut, IntegerCodec
 from hdl.link.format import adapter_cycles
 from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream

@@ -17,7 +17,8 @@ from enum import Enum
 
 import numpy as np
 
-from hdl.engine.codec.integer_codec import IntegerCodec, TagArray, with_feedback
+from hdl.engine.codec.element_codec import TagArray
+from hdl.engine.codec.integer_codec import IntegerCodec, with_feedback
 from hdl.fixed import IntArray
 
 # (copy, first element, the one behind the last) -> 16 random bits an element

@@ -1,4 +1,4 @@
-"""Words to bursts of elements: INCEPTIONN's decompression engine for integers (`hdl.engine.codec.bursts`).
+"""Words to bursts of elements: INCEPTIONN's decompression engine (`hdl.engine.codec.bursts`).
 
     words ─▶ sizes by granule ─▶ ends of bursts ─▶ burst buffer ─▶ tags and codes ─▶ codes apart, a level of the tree
     a stage ─▶ elements
@@ -13,13 +13,14 @@ on in the next word its part of the sizes is added in the loop.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from myhdl import Signal, always, always_comb, block, concat, intbv, modbv
 
 from hdl.engine.codec.bursts import ESCAPE, Bursts
-from hdl.engine.codec.integer_codec import TAG_BITS, IntegerTag
-from hdl.engine.codec.stages import BurstUnit, Fields, bits_in, fields, granule_bits, next_stage, tag_sums
+from hdl.engine.codec.coders import decoder_of
+from hdl.engine.codec.element_codec import TAG_BITS
+from hdl.engine.codec.layouts import Unpacking
+from hdl.engine.codec.stages import BurstUnit, bits_in, granule_bits, next_stage, tag_sums
 from hdl.memory import address_width
 from hdl.signals import Bit, Bits, ClockReset, Instances
 from hdl.stream import Stream, bits_of
@@ -33,94 +34,6 @@ class Decompressor(BurstUnit):
     def build(self, domain: ClockReset, streams: Mapping[str, Stream]) -> Instances:
         """See `decompressor`."""
         return decompressor(domain, streams["x"], streams["y"], bursts=self.bursts)
-
-
-@dataclass(frozen=True)
-class Unpacking:
-    """What lies where in the payloads between stages."""
-
-    bursts: Bursts
-
-    @property
-    def granule_tags(self) -> int:
-        """Tags in a granule."""
-        return self.bursts.granule // TAG_BITS
-
-    @property
-    def straddling(self) -> int:
-        """Granules at the end of a word from which tags go on in the next one."""
-        return self.bursts.tag_granules - 1
-
-    @property
-    def behind_bits(self) -> int:
-        """Of a granule counted from the beginning of a word on, in this word or the next one."""
-        return (2 * self.bursts.word_granules).bit_length()
-
-    @property
-    def place_bits(self) -> int:
-        """Of the place where a burst begins, or of the end of a word."""
-        return self.bursts.word_granules.bit_length()
-
-    @property
-    def late_places(self) -> int:
-        """Bits of a place by which the second stage shifts: the low ones."""
-        return self.place_bits // 2
-
-    @property
-    def measured(self) -> list[Fields]:
-        """A word, sizes by its granules if these are tags, whether they are marks."""
-        count = self.bursts.word_granules
-        return fields((self.bursts.burst_bits, 1), (granule_bits(self.bursts, self.granule_tags), count), (1, count))
-
-    @property
-    def ahead(self) -> tuple[int, int]:
-        """Fields of the sizes of the first granule, the first two, …: what they add to tags in the word before."""
-        return granule_bits(self.bursts, self.granule_tags * self.straddling), self.straddling
-
-    @property
-    def sized(self) -> list[Fields]:
-        """A word; sizes of codes by the granule where a burst begins, without what the next word adds; whether it adds
-        nothing, by the straddling ones; `ahead`."""
-        sizes = granule_bits(self.bursts, self.bursts.lanes), self.bursts.word_granules
-        return fields((self.bursts.burst_bits, 1), sizes, (1, self.straddling), self.ahead)
-
-    @property
-    def ended(self) -> list[Fields]:
-        """A word; by the granule where a burst begins, where the next one does, whether that is not in this word, and
-        whether this one isn't all in this word; then as `sized`."""
-        count = self.bursts.word_granules
-        places = (self.place_bits, count), (1, count), (1, count)
-        return fields((self.bursts.burst_bits, 1), *places, (1, self.straddling), self.ahead)
-
-    @property
-    def burst_bits(self) -> int:
-        """Of the longest burst."""
-        return self.bursts.most_granules * self.bursts.granule
-
-    @property
-    def buffered(self) -> list[Fields]:
-        """A burst from below the low bits of its place on, these bits."""
-        late = ((1 << self.late_places) - 1) * self.bursts.granule
-        return fields((self.burst_bits + late, 1), (self.late_places, 1))
-
-    @property
-    def split(self) -> list[Fields]:
-        """Codes side by side, tags."""
-        return fields((self.bursts.burst_bits, 1), (TAG_BITS, self.bursts.lanes))
-
-    def parted(self, level: int) -> list[Fields]:
-        """Codes of so many lanes each, the first ones in the low bits; sizes of the lower halves; tags."""
-        nodes = self.bursts.lanes >> level
-        return fields(
-            (self.bursts.codec.width << level, nodes),
-            (granule_bits(self.bursts, (1 << level) // 2), nodes),
-            (TAG_BITS, self.bursts.lanes),
-        )
-
-    @property
-    def apart(self) -> list[Fields]:
-        """A code a lane, tags."""
-        return fields((self.bursts.codec.width, self.bursts.lanes), (TAG_BITS, self.bursts.lanes))
 
 
 @block
@@ -141,7 +54,8 @@ def decompressor(domain: ClockReset, x: Stream, y: Stream, *, bursts: Bursts) ->
     )
     nodes = [Stream(bits_in(form.parted(level))) for level in range(form.bursts.levels, 0, -1)]
     nodes.append(Stream(bits_in(form.apart)))
-    whole = Stream(bursts.burst_bits)
+    decoder = decoder_of(bursts)
+    decoded = [nodes[-1], *(Stream(bits) for _, bits in decoder)]
     return (
         measure_granules(domain, x, measured, form=form),
         add_tags(domain, measured, sized, form=form),
@@ -153,8 +67,8 @@ def decompressor(domain: ClockReset, x: Stream, y: Stream, *, bursts: Bursts) ->
             part(domain, nodes[at], nodes[at + 1], form=form, level=form.bursts.levels - at)
             for at in range(form.bursts.levels)
         ],
-        decode_elements(nodes[form.bursts.levels], whole, form=form),
-        pipe(domain, whole, y),
+        [stage(domain, decoded[at], decoded[at + 1]) for at, (stage, _) in enumerate(decoder)],
+        pipe(domain, decoded[-1], y),
     )
 
 
@@ -166,12 +80,20 @@ def measure_granules(domain: ClockReset, x: Stream, y: Stream, *, form: Unpackin
         x: in, stream of words.
         y: out, stream of ``form.measured``, from registers.
     """
-    _, sizes, marks = form.measured
-    count, granule, tags, mark = marks.count, form.bursts.granule, form.granule_tags, ESCAPE
+    sizes = form.measured[1]
+    count, granule, tags, mark = sizes.count, form.bursts.granule, form.granule_tags, ESCAPE
     sums, marked = Signal(intbv(0)[sizes.width * count :]), Signal(intbv(0)[count:])
     computed = Signal(intbv(0)[y.width :])
     stage = next_stage(domain, x, computed, y)
     adds = tag_sums(x.payload, sums, bursts=form.bursts, start=0, every=tags, lanes=tags)
+
+    if not form.bursts.codec.has_mark:
+
+        @always_comb
+        def compute_sizes() -> None:
+            computed.next = concat(sums, x.payload)
+
+        return stage, adds, compute_sizes
 
     @always_comb
     def look() -> None:
@@ -194,9 +116,9 @@ def add_tags(domain: ClockReset, x: Stream, y: Stream, *, form: Unpacking) -> In
         y: out, stream of ``form.sized``, from registers.
     """
     bursts, straddling = form.bursts, form.straddling
-    _, sizes, marks = form.measured
+    sizes = form.measured[1]
     count, bits, word = sizes.count, sizes.width, bursts.burst_bits
-    from_sizes, from_marks, sum_bits, ahead_bits = sizes.start, marks.start, form.sized[1].width, form.sized[3].width
+    from_sizes, from_marks, sum_bits, ahead_bits = sizes.start, sizes.end, form.sized[1].width, form.sized[-1].width
     inside, marked = count - straddling, bursts.most_granules - bursts.tag_granules
     places, adders = count + straddling, []
     padded = total = Signal(intbv(0)[places * bits :])
@@ -216,18 +138,26 @@ def add_tags(domain: ClockReset, x: Stream, y: Stream, *, form: Unpacking) -> In
         padded.next = x.payload[from_marks:from_sizes]
 
     @always_comb
-    def choose() -> None:
-        for place in range(count):
-            sums.next[bits_of(place, sum_bits)] = total[bits_of(place, sum_bits)]
-            if x.payload[from_marks + place]:
-                sums.next[bits_of(place, sum_bits)] = marked
-
-    @always_comb
     def look_ahead() -> None:
         size = intbv(0)[ahead_bits:]
         for place in range(straddling):
             size[:] = size + x.payload[bits_of(place, bits, from_sizes)]
             ahead.next[bits_of(place, ahead_bits)] = size
+
+    if not bursts.codec.has_mark:
+
+        @always_comb
+        def compute_tags() -> None:
+            computed.next = concat(ahead, total, x.payload[word:])
+
+        return stage, adders, pad, look_ahead, compute_tags
+
+    @always_comb
+    def choose() -> None:
+        for place in range(count):
+            sums.next[bits_of(place, sum_bits)] = total[bits_of(place, sum_bits)]
+            if x.payload[from_marks + place]:
+                sums.next[bits_of(place, sum_bits)] = marked
 
     end = x.width
     first_alone = from_marks + inside
@@ -269,8 +199,8 @@ def find_ends(domain: ClockReset, x: Stream, y: Stream, *, form: Unpacking) -> I
         x: in, stream of ``form.sized``.
         y: out, stream of ``form.ended``, from registers.
     """
-    _, sums, alone, _ = form.sized
-    count, rest, end, word = sums.count, alone.start, x.width, form.bursts.burst_bits
+    sums = form.sized[1]
+    count, rest, end, word = sums.count, sums.end, x.width, form.bursts.burst_bits
     followers = [Signal(intbv(0)[form.place_bits :]) for _ in range(count)]
     crossing, beyond = ([Signal(bool(0)) for _ in range(count)] for _ in range(2))
     ends = [
@@ -342,28 +272,102 @@ def find_end(sizes: Bits, following: Bits, crosses: Bit, beyond: Bit, *, form: U
 def buffer_bursts(domain: ClockReset, x: Stream, y: Stream, *, form: Unpacking) -> Instances:
     """The burst buffer: the word where a burst begins, beside the one that is offered; 2 cycles.
 
-    Costs registers of a word with its ends and of a burst, and multiplexers.
+    Costs registers of a word with its ends and of a burst, and multiplexers.  Without marks a burst may reach a third
+    word: one that begins at the last granule of a word and whose tags are all the last one.  That granule is dropped,
+    and what is left is a burst behind a mark at the beginning of the next word.
 
     Ports:
         x: in, stream of ``form.ended``; its ready passes through what chooses an end.
         y: out, stream of ``form.buffered``, 2 cycles later, from registers.
     """
-    bursts, alone = form.bursts, form.ended[4]
-    held = Signal(intbv(0)[alone.end :])
+    bursts, ahead = form.bursts, form.ended[-1]
+    held = Signal(intbv(0)[ahead.start :])
     place, following = (Signal(intbv(0)[form.place_bits :]) for _ in range(2))
     burst = Signal(intbv(0)[address_width(bursts.count) :])
     full, skip, crosses, beyond, last, can, fire, load = (Signal(bool(0)) for _ in range(8))
-    word, final, kept = bursts.word_granules, bursts.count - 1, alone.end
+    word, final, kept = bursts.word_granules, bursts.count - 1, ahead.start
     computed = Stream(y.width)
+    taken = Signal(intbv(0)[form.buffered[1].end :])
     stage = m2s_pipe(domain, computed, y)
     count = counter(domain, fire, burst, count=bursts.count)
     found = burst_end(held, place, x.payload, following, crosses, beyond, form=form)
-    taken = take_burst(held, place, x.payload, computed.payload, form=form)
 
     @always_comb
     def judge() -> None:
         skip.next = place == word
         last.next = burst == final
+
+    @always_comb
+    def accept() -> None:
+        x.ready.next = load
+
+    if not bursts.codec.has_mark:
+        long, behind_mark = (Signal(bool(0)) for _ in range(2))
+        _, followers, crossing, above = form.ended[:4]
+        bits, from_followers, crossing_at, above_at = followers.width, followers.start, crossing.start, above.start
+        ahead_bits, last_place = ahead.width, word - 1
+        # of a burst from the last granule on whose tags are all the last one, by what of it each word knows
+        own, others = 1 + bursts.granules[-1] * bursts.lanes // 2, bursts.granules[-1] * bursts.lanes // 2
+        takes = take_burst(held, place, x.payload, taken, form=form)
+
+        @always_comb
+        def find_long() -> None:
+            long.next = (
+                full
+                and x.valid
+                and place == last_place
+                and held[bits_of(last_place, bits, from_followers)] == own
+                and x.payload[bits_of(0, ahead_bits, kept)] == others
+            )
+
+        @always_comb
+        def offer_short() -> None:
+            can.next = full and not skip and not long and (not beyond or x.valid)
+
+        @always_comb
+        def handshake_long() -> None:
+            computed.valid.next = can
+            computed.payload.next = concat(behind_mark, taken)
+            fire.next = can and computed.ready
+            load.next = not full or skip or long or (computed.ready and (crosses or last))
+
+        @always(domain.clk.posedge)
+        def fill_long() -> None:
+            if load and x.valid:
+                held.next = x.payload[kept:]
+                if long:
+                    # as long as a mark and its elements
+                    held.next[bits_of(0, bits, from_followers)] = 1
+                    held.next[crossing_at] = True
+                    held.next[above_at] = True
+
+        @always(domain.clk.posedge)
+        def step_long() -> None:
+            if load and x.valid:
+                full.next = True
+            elif skip or (computed.ready and (crosses or last) and not beyond):
+                full.next = False
+            if skip or long:
+                place.next = 0
+            elif fire:
+                if not last:
+                    place.next = following
+                elif beyond:
+                    place.next = word
+                else:
+                    place.next = 0
+            if long:
+                behind_mark.next = True
+            elif fire:
+                behind_mark.next = False
+            if domain.rst:
+                full.next = False
+                place.next = 0
+                behind_mark.next = False
+
+        return stage, count, found, takes, judge, find_long, offer_short, handshake_long, accept, fill_long, step_long
+
+    takes = take_burst(held, place, x.payload, computed.payload, form=form)
 
     @always_comb
     def offer() -> None:
@@ -375,10 +379,6 @@ def buffer_bursts(domain: ClockReset, x: Stream, y: Stream, *, form: Unpacking) 
         fire.next = can and computed.ready
         # while another word is waited for that changes nothing
         load.next = not full or skip or (computed.ready and (crosses or last))
-
-    @always_comb
-    def accept() -> None:
-        x.ready.next = load
 
     @always(domain.clk.posedge)
     def fill() -> None:
@@ -404,7 +404,7 @@ def buffer_bursts(domain: ClockReset, x: Stream, y: Stream, *, form: Unpacking) 
             full.next = False
             place.next = 0
 
-    return stage, count, found, taken, judge, offer, handshake, accept, fill, step
+    return stage, count, found, takes, judge, offer, handshake, accept, fill, step
 
 
 @block
@@ -422,10 +422,11 @@ def burst_end(
         beyond: out, 1 bit: this burst has bits in the next word, which is to be waited for.
     """
     straddling, inside = form.straddling, form.bursts.word_granules - form.straddling
-    _, followers, crossing, above, alone, ahead = form.ended
-    from_followers, from_crossing, from_above, from_alone, from_ahead = (
-        each.start for each in (followers, crossing, above, alone, ahead)
-    )
+    _, followers, crossing, above = form.ended[:4]
+    from_followers, from_crossing, from_above = (each.start for each in (followers, crossing, above))
+    # where there are marks: whether the next word adds nothing
+    from_alone, ahead = above.end, form.ended[-1]
+    from_ahead = ahead.start
     bits, ahead_bits = followers.width, ahead.width
     chosen, late = Signal(intbv(0)[bits:]), Signal(modbv(0)[bits:])
     chosen_crossing, chosen_above = (Signal(intbv(0)[1:]) for _ in range(2))
@@ -442,6 +443,21 @@ def burst_end(
         beyond.next = chosen_above[0]
 
     @always_comb
+    def out() -> None:
+        following.next = chosen
+        if straddles:
+            following.next = late
+
+    if not form.bursts.codec.has_mark:
+
+        @always_comb
+        def look_one_ahead() -> None:
+            straddles.next = place == inside
+            late.next = held[bits_of(inside, bits, from_followers)] + offered[bits_of(0, ahead_bits, from_ahead)]
+
+        return choices, judge, look_one_ahead, out
+
+    @always_comb
     def look_ahead() -> None:
         late.next = 0
         straddles.next = False
@@ -452,12 +468,6 @@ def burst_end(
                     held[bits_of(inside + index, bits, from_followers)]
                     + offered[bits_of(index, ahead_bits, from_ahead)]
                 )
-
-    @always_comb
-    def out() -> None:
-        following.next = chosen
-        if straddles:
-            following.next = late
 
     return choices, judge, look_ahead, out
 
@@ -514,7 +524,7 @@ def take_burst(held: Bits, place: Bits, offered: Bits, y: Bits, *, form: Unpacki
         y: out, the bits of ``form.buffered``.
     """
     word, both = form.bursts.burst_bits, 2 * form.bursts.burst_bits
-    late, shifted, end, granule = form.late_places, form.buffered[0].width, bits_in(form.buffered), form.bursts.granule
+    late, shifted, end, granule = form.late_places, form.buffered[0].width, form.buffered[1].end, form.bursts.granule
     early = address_width(form.bursts.word_granules) - late
 
     @always_comb
@@ -538,12 +548,33 @@ def shift_down(domain: ClockReset, x: Stream, y: Stream, *, form: Unpacking) -> 
         x: in, stream of ``form.buffered``.
         y: out, stream of ``form.split``, from registers.
     """
-    bursts, (shifted, places) = form.bursts, form.buffered
+    bursts, (shifted, places) = form.bursts, form.buffered[:2]
     late, bits, from_places, granule = places.width, shifted.width, places.start, bursts.granule
     burst_end, tags_end, word, end = form.burst_bits, bursts.tag_bits, bursts.burst_bits, y.width
-    lanes, mark, raw, tag_bits = bursts.lanes, ESCAPE, int(IntegerTag.RAW), TAG_BITS
+    marked_end = word + granule
+    lanes, mark, raw, tag_bits = bursts.lanes, ESCAPE, bursts.codec.last_tag, TAG_BITS
     computed = Signal(intbv(0)[y.width :])
     stage = next_stage(domain, x, computed, y)
+
+    if not bursts.codec.has_mark:
+        mark_at = x.width - 1
+
+        @always_comb
+        def compute_long() -> None:
+            value = intbv(0)[bits:]
+            value[:] = x.payload[bits:]
+            for power in range(late):
+                if x.payload[from_places + power]:
+                    value[:] = value >> (granule << power)
+            if x.payload[mark_at]:
+                computed.next[word:] = value[marked_end:granule]
+                for lane in range(lanes):
+                    computed.next[bits_of(lane, tag_bits, word)] = raw
+            else:
+                computed.next[word:] = value[burst_end:tags_end]
+                computed.next[end:word] = value[tags_end:]
+
+        return stage, compute_long
 
     @always_comb
     def compute() -> None:
@@ -627,39 +658,3 @@ def part(domain: ClockReset, x: Stream, y: Stream, *, form: Unpacking, level: in
         computed.next = concat(x.payload[tags_end:from_tags], below, halves)
 
     return stage, separate, adds, compute_all
-
-
-@block
-def decode_elements(x: Stream, y: Stream, *, form: Unpacking) -> Instances:
-    """Elements of tags and codes; an adder a lane, no cycle.
-
-    Ports:
-        x: in, stream of ``form.apart``.
-        y: out, stream of elements, in the same cycle.
-    """
-    codec, lanes, from_tags = form.bursts.codec, form.bursts.lanes, form.apart[1].start
-    width, window, drop = codec.width, codec.window, codec.drop
-    bound = 1 << width - 1
-
-    @always_comb
-    def connect() -> None:
-        y.valid.next = x.valid
-        x.ready.next = y.ready
-
-    @always_comb
-    def decode() -> None:
-        code = intbv(0)[width:]
-        element = intbv(0, min=-bound, max=bound)
-        for lane in range(lanes):
-            code[:] = x.payload[bits_of(lane, width)]
-            element[:] = 0
-            if x.payload[from_tags + 2 * lane + 1]:
-                element[:] = code.signed()
-            elif x.payload[from_tags + 2 * lane]:
-                element[:] = code[window:]
-                if code[window]:
-                    element[:] = -element
-                element[:] = element << drop
-            y.payload.next[bits_of(lane, width)] = element[width:]
-
-    return connect, decode

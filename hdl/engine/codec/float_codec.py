@@ -13,13 +13,15 @@ from enum import Enum, IntEnum
 import numpy as np
 import numpy.typing as npt
 
+from hdl.engine.codec.element_codec import TAG_BITS, ElementCodec, TagArray
+from hdl.fixed import IntArray
+
 UintArray = npt.NDArray[np.uint32]
 # of IEEE 754 single precision
 EXPONENT_BIAS, MANTISSA_BITS = 127, 23
 ONE = np.uint32(EXPONENT_BIAS << MANTISSA_BITS)
 # bits of a code's magnitude
 SMALL_BITS, LARGE_BITS = 7, 15
-TAG_BITS = 2
 
 
 class Tag(IntEnum):
@@ -50,7 +52,7 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True)
-class FloatCodec:
+class FloatCodec(ElementCodec):
     """Error bound 2**-``bound_bits``; raises ValueError where 16-bit codes could not keep it.
 
     LITERAL breaks its bound from 2**-8 on: 8-bit codes are off by up to 2**-7, and what is below that becomes 0."""
@@ -61,6 +63,16 @@ class FloatCodec:
     def __post_init__(self) -> None:
         if not 1 <= self.bound_bits <= LARGE_BITS:
             raise ValueError(f"an error bound of 2^-{self.bound_bits} is impossible; take 1 to {LARGE_BITS}")
+
+    @property
+    def width(self) -> int:
+        """See the base class."""
+        return Tag.RAW.code_bits
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """See the base class."""
+        return tuple(tag.code_bits for tag in Tag)
 
     @property
     def small_place(self) -> int:
@@ -75,7 +87,7 @@ class FloatCodec:
             return least + math.ceil(self.bound_bits / 2)
         return min(least + SMALL_BITS, EXPONENT_BIAS)
 
-    def encode(self, words: UintArray) -> tuple[npt.NDArray[np.uint8], UintArray]:
+    def encode(self, words: UintArray) -> tuple[TagArray, UintArray]:
         """Tags and codes of the bits of float32 elements; a code has its sign above its magnitude."""
         exponents = (words >> MANTISSA_BITS) & 0xFF
         tags = np.full(words.shape, Tag.SMALL, np.uint8)
@@ -90,7 +102,7 @@ class FloatCodec:
             codes[kept] = (mantissas[kept] >> shifts) | (words[kept] >> 31) << bits
         return tags, codes.astype(np.uint32)
 
-    def decode(self, tags: npt.NDArray[np.uint8], codes: UintArray) -> UintArray:
+    def decode(self, tags: TagArray, codes: UintArray) -> UintArray:
         """Bits of float32 elements; a magnitude of 0, for which Algorithm 3 has no first 1, is 0."""
         words = np.where(tags == Tag.RAW, codes, np.uint32(0))
         for tag, place, bits in self._kept:
@@ -99,6 +111,15 @@ class FloatCodec:
             values = np.ldexp(magnitudes.astype(np.float32), -place)
             words[kept] = values.view(np.uint32) | ((codes[kept] >> bits) & (magnitudes > 0)) << 31
         return words.astype(np.uint32)
+
+    def coded(self, elements: IntArray) -> tuple[TagArray, IntArray]:
+        """See the base class; elements are the bits of float32, and lose here what they lose."""
+        tags, codes = self.encode(elements.astype(np.uint32))
+        return tags, codes.astype(np.int64)
+
+    def restored(self, tags: TagArray, codes: IntArray) -> IntArray:
+        """See the base class."""
+        return self.decode(tags, codes.astype(np.uint32)).astype(np.int64)
 
     @property
     def _kept(self) -> tuple[tuple[Tag, int, int], ...]:

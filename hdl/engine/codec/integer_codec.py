@@ -10,17 +10,15 @@ Neural Networks", MICRO 2018, which cuts off (`Cut.TRUNCATE`).  Magnitudes are r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
 
 import numpy as np
-import numpy.typing as npt
 
+from hdl.engine.codec.element_codec import TAG_BITS, ElementCodec, TagArray
 from hdl.fixed import IntArray
 from hdl.random_bits import ROUNDING_BITS
 
-TagArray = npt.NDArray[np.uint8]
-TAG_BITS = 2
 # of a small code, beside its sign
 WINDOW_BITS = 7
 
@@ -45,7 +43,7 @@ class Cut(Enum):
 
 
 @dataclass(frozen=True)
-class IntegerCodec:
+class IntegerCodec(ElementCodec):
     """Of integers of ``width`` bits with a sign.
 
     Raises ValueError where a window would keep more than a code has, or where there is nothing to keep."""
@@ -88,6 +86,11 @@ class IntegerCodec:
             return (1 << self.drop) // 2
         return (1 << self.drop) - 1
 
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """See the base class: even numbers, so that there is room for tags beside them."""
+        return 0, self.small_bits + self.small_bits % 2, self.width
+
     def code_bits(self, tag: IntegerTag) -> int:
         """Beside the tag."""
         return (0, self.small_bits, self.width)[tag]
@@ -117,6 +120,18 @@ class IntegerCodec:
         sign = 1 << self.width - 1
         raw = (codes ^ sign) - sign
         return np.where(tags == IntegerTag.RAW, raw, np.where(tags == IntegerTag.SMALL, small, 0)).astype(np.int64)
+
+    def coded(self, elements: IntArray) -> tuple[TagArray, IntArray]:
+        """See the base class: those of `encode` where these are all of an element, which is kept whole elsewhere."""
+        cuts = replace(self, cut=Cut.TRUNCATE)
+        tags, codes = cuts.encode(elements)
+        lost = cuts.decode(tags, codes) != elements
+        codes = np.where(lost, elements & (1 << self.width) - 1, codes)
+        return np.where(lost, IntegerTag.RAW, tags).astype(np.uint8), codes
+
+    def restored(self, tags: TagArray, codes: IntArray) -> IntArray:
+        """See the base class."""
+        return self.decode(tags, codes)
 
     def _added(self, random16: IntArray | None) -> IntArray | int:
         """To a magnitude, before bits are cut off."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from myhdl import Signal, always_comb, block, intbv
 
 from hdl.engine.codec.bursts import Bursts
-from hdl.engine.codec.integer_codec import IntegerTag
 from hdl.signals import Bits, ClockReset, Instances
 from hdl.stream import Stream, bits_of
 from hdl.streams import m2s_pipe
@@ -77,7 +76,7 @@ def next_stage(domain: ClockReset, x: Stream, value: Bits, y: Stream) -> Instanc
 
 def granule_bits(bursts: Bursts, lanes: int) -> int:
     """Of the granules that the codes of so many lanes take."""
-    return (lanes * bursts.granules[IntegerTag.RAW]).bit_length()
+    return (lanes * bursts.granules[-1]).bit_length()
 
 
 @block
@@ -91,7 +90,9 @@ def tag_sums(tags: Bits, sums: Bits, *, bursts: Bursts, start: int, every: int, 
     """
     sizes = Signal(intbv(0)[len(sums) // granule_bits(bursts, lanes) * lanes * granule_bits(bursts, 1) :])
     count, bits = len(sizes) // granule_bits(bursts, 1), granule_bits(bursts, 1)
-    small, raw = bursts.granules[IntegerTag.SMALL], bursts.granules[IntegerTag.RAW]
+    small, raw = bursts.granules[1], bursts.granules[-1]
+    # without a mark there is a tag between these
+    large = bursts.granules[-2]
     levels, added, adders = lanes.bit_length() - 1, sizes, []
     for level in range(levels):
         total = (
@@ -101,26 +102,51 @@ def tag_sums(tags: Bits, sums: Bits, *, bursts: Bursts, start: int, every: int, 
         added = total
     groups = count // lanes
 
-    @always_comb
-    def measure() -> None:
-        size = intbv(0)[bits:]
-        for group in range(groups):
-            for lane in range(lanes):
-                size[:] = 0
-                if tags[start + 2 * (group * every + lane) + 1]:
-                    size[:] = raw
-                elif tags[start + 2 * (group * every + lane)]:
-                    size[:] = small
-                sizes.next[bits_of(group * lanes + lane, bits)] = size
+    measured: Instances
+    if bursts.codec.has_mark:
+
+        @always_comb
+        def measure() -> None:
+            size = intbv(0)[bits:]
+            for group in range(groups):
+                for lane in range(lanes):
+                    size[:] = 0
+                    if tags[start + 2 * (group * every + lane) + 1]:
+                        size[:] = raw
+                    elif tags[start + 2 * (group * every + lane)]:
+                        size[:] = small
+                    sizes.next[bits_of(group * lanes + lane, bits)] = size
+
+        measured = measure
+
+    else:
+
+        @always_comb
+        def measure_four() -> None:
+            size = intbv(0)[bits:]
+            tag = intbv(0)[2:]
+            for group in range(groups):
+                for lane in range(lanes):
+                    tag[:] = tags[bits_of(group * every + lane, 2, start)]
+                    size[:] = 0
+                    if tag == 3:
+                        size[:] = raw
+                    elif tag == 2:
+                        size[:] = large
+                    elif tag == 1:
+                        size[:] = small
+                    sizes.next[bits_of(group * lanes + lane, bits)] = size
+
+        measured = measure_four
 
     if levels:
-        return measure, adders
+        return measured, adders
 
     @always_comb
     def connect() -> None:
         sums.next = sizes
 
-    return measure, connect
+    return measured, connect
 
 
 @block
