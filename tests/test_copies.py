@@ -40,8 +40,9 @@ from dagtrain.training.emulator import Emulator
 from dagtrain.training.feeds import feeds_of, synthetic_feeds
 from dagtrain.training.sources import load_digits
 from hdl.cache import cache_folder
-from hdl.errors import DagtrainError, ShapeError
+from hdl.errors import DagtrainError, FoldingError, ShapeError
 from hdl.layers.capabilities import is_engine
+from hdl.layers.folding import frame_lanes
 from hdl.layers.wiring.deal import Collect, Deal
 from hdl.layers.wiring.host import METRICS
 from hdl.recipe import Dealt, Recipe
@@ -359,6 +360,37 @@ def test_circuits_of_copies_with_weights_in_dram_train_to_the_bits_of_one(tmp_pa
     check_circuits(keep_in_dram(graph, ["conv2@0", "conv2.error@1", "conv2.gradient@1"]), 5, 3, tmp_path)
 
 
+# a frame in less cycles than it has pixels
+FAST = 24
+
+
+@cache
+def large_images() -> Graph:
+    """A training graph whose images have 36 pixels."""
+    build = GraphBuilder("large", Recipe(batch=4, staleness=2, learning_rate=0.1), seed=5)
+    x = build.relu(build.conv(build.input(6, 6, 2), 3, 3, padding=1))
+    training = differentiate(build.classify(build.gemm(build.global_average_pool(x), 3)))
+    return calibrate(training, [synthetic_feeds(training, 4, seed) for seed in range(2)])
+
+
+def test_copies_take_several_pixels_a_cycle_together() -> None:
+    graph = insert_forks(replicate(large_images(), {"*": 2}))
+    folded = fold_graph(graph, FAST)
+    lanes = {node.name: node.layer.lanes for node in folded.nodes if isinstance(node.layer, Deal)}
+    assert lanes == {"input1.y.deal2": 4, "loss1.error.deal2": 1}
+    assert folded.by_name["input1"].layer.lanes == 4
+    with pytest.raises(FoldingError, match="relu1"):
+        fold_graph(insert_forks(large_images()), FAST)
+    # whole pixels that divide the map, the fewest; never more than all of it
+    assert [frame_lanes(72, 2, cycles) for cycles in (72, 36, 35, 18, 17, 12, 1, 0)] == [1, 2, 4, 4, 6, 6, 72, 72]
+
+
+@pytest.mark.slow
+def test_circuits_of_copies_that_take_several_pixels_a_cycle_train_to_the_bits_of_one(tmp_path: Path) -> None:
+    graph = insert_forks(replicate(large_images(), {"*": 2}))
+    check_circuits(graph, 4, 2, tmp_path, trained(insert_forks(large_images()))[1], FAST)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["central", "ring"])
 def test_circuits_of_copies_whose_sums_wrap_train_to_the_bits_of_one(way: str, tmp_path: Path) -> None:
@@ -367,13 +399,18 @@ def test_circuits_of_copies_whose_sums_wrap_train_to_the_bits_of_one(way: str, t
 
 
 def check_circuits(
-    graph: Graph, batch: int, staleness: int, folder: Path, results: list[np.ndarray] | None = None
+    graph: Graph,
+    batch: int,
+    staleness: int,
+    folder: Path,
+    results: list[np.ndarray] | None = None,
+    pace: int = CYCLES,
 ) -> None:
     """Copies stand on devices of their own, behind a network that stalls; what has no weights is slower in the last.
 
-    ``results``: what the host gets; by default, of one copy."""
+    ``results``: what the host gets; by default, of one copy.  ``pace``: cycles a frame."""
     group = {node.name: members[0].name for members in weight_groups(graph) for node in members}
-    cycles = {node.name: SLOW if copy_of(node) == 1 and node.name not in group else CYCLES for node in graph.nodes}
+    cycles = {node.name: SLOW if copy_of(node) == 1 and node.name not in group else pace for node in graph.nodes}
     placed = {node.name: DEVICES[(copy_of(node) + 1) % 3] for node in graph.nodes}
     library = ModuleLibrary(cache_folder() / "modules")
     design = design_cluster(graph, placed, DEVICES, SLOW, library, word_bits=64, folds=cycles, dram=TINY_DRAM)

@@ -520,10 +520,11 @@ def _folding_breaches(graph: Graph) -> Iterator[Problem | str]:
                 yield Problem(what, "fold all nodes of a weight group for one tile")
         else:
             for node, port in ((producer, source), (consumer, sink)):
-                if port.tensor.shape[-1] % port.lanes:
+                channels = port.tensor.shape[-1]
+                if channels % port.lanes and port.lanes % channels:
                     yield (
-                        f"edge {edge}: {port.lanes} lanes of {node.name}.{port.name} do not divide its "
-                        f"{port.tensor.shape[-1]} channels"
+                        f"edge {edge}: {port.lanes} lanes of {node.name}.{port.name} do not divide its {channels} "
+                        "channels, nor are they whole pixels"
                     )
 
 

@@ -20,6 +20,14 @@ def lanes_for(elements: int, channels: int, cycles: int) -> int:
     return next((n for n in divisors(channels) if elements // n <= cycles), channels)
 
 
+def frame_lanes(elements: int, channels: int, cycles: int) -> int:
+    """As `lanes_for`; where all channels do not do, the fewest whole pixels that divide the map and do; all if none
+    do."""
+    lanes = lanes_for(elements, channels, cycles)
+    pixels = elements // channels
+    return lanes if elements // lanes <= cycles else channels * lanes_for(pixels, pixels, cycles)
+
+
 def weight_lanes(elements: int, tile: int, cycles: int) -> int:
     """The fewest lanes that divide ``tile`` (weights a tile) and pass all weights within ``cycles``, one frame's time.
 

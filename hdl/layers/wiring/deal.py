@@ -22,10 +22,10 @@ import numpy as np
 import numpy.typing as npt
 from myhdl import block
 
-from hdl.errors import FoldingError, ShapeError
+from hdl.errors import ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray
 from hdl.layers.base import Layer
-from hdl.layers.folding import lanes_for
+from hdl.layers.folding import frame_lanes
 from hdl.layers.meaning import State
 from hdl.recipe import Dealt, Recipe
 from hdl.signals import ClockReset, Instances
@@ -80,24 +80,19 @@ class _InTurns(Layer):
         return self.elements // self.lanes
 
     def fold(self, cycles: int, tile: Tile | None = None) -> Self:
-        """As many lanes as its neighbours have by the same rule."""
+        """As many lanes as its neighbours have by the same rule; several pixels a beat where copies are faster together
+        than the pixel a cycle that each of them takes at most."""
         del tile
-        folded = dataclasses.replace(self, lanes=lanes_for(self.elements, self.shape[-1], cycles))
-        if folded.cycles_per_frame > cycles:
-            raise FoldingError(
-                f"{type(self).__name__} {self.shape}: all channels a beat still take {folded.cycles_per_frame} cycles "
-                f"a frame, more than {cycles}",
-                "allow more cycles",
-            )
-        return folded
+        return dataclasses.replace(self, lanes=frame_lanes(self.elements, self.shape[-1], cycles))
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
-        """Copies that divide a batch and that don't, of one frame each; a beat a frame."""
+        """Copies that divide a batch and that don't, of one frame each; a beat a frame; two pixels a beat."""
         return (
             cls(shape=(2, 2, 4), recipe=Recipe(batch=4), lanes=2),
             cls(shape=(1, 3, 2), copies=3, kind=Kind.ERROR, recipe=Recipe(batch=5)),
             cls(shape=(1, 1, 4), copies=3, kind=Kind.STASH, recipe=Recipe(batch=3), lanes=4),
+            cls(shape=(2, 3, 2), recipe=Recipe(batch=3), lanes=4),
         )
 
 

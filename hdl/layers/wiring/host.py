@@ -10,7 +10,7 @@ from typing import Self
 from hdl.engine.loss.numbers import METRICS
 from hdl.fixed import Fixed, FloatArray, IntArray
 from hdl.layers.base import Layer
-from hdl.layers.folding import lanes_for
+from hdl.layers.folding import frame_lanes
 from hdl.layers.meaning import State
 from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream
@@ -77,7 +77,7 @@ class HostInput(_Host):
     def fold(self, cycles: int, tile: Tile | None = None) -> Self:
         """The fewest lanes that pass a frame in time."""
         del tile
-        lanes = lanes_for(self.height * self.width * self.channels, self.channels, cycles)
+        lanes = frame_lanes(self.height * self.width * self.channels, self.channels, cycles)
         return dataclasses.replace(self, lanes=lanes)
 
 
