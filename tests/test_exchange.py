@@ -13,6 +13,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from dagtrain.emission import device, links
+from dagtrain.emission.links import Crossing, link_words
 from dagtrain.graph.executor import Executor
 from dagtrain.graph.ir import Graph, GraphError, Node
 from dagtrain.graph.storage import load_graph, save_graph
@@ -253,6 +255,37 @@ def test_circuits_of_a_chain_on_slow_links_train_to_the_bits_of_the_emulator(
     graph = chained(name, way)
     losses = None if way.codec is None else trained(graph)[1]
     check_circuits(graph, 5, 3, tmp_path, losses)
+
+
+# words that a receiver holds: the fewest there are
+LEAST_WORDS = 2
+# from copy to copy: of each tensor one fewer than copies to the last one, and as many back
+WAYS = {"a convolution": 2, "three of all": 5 * 4}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [("a convolution", CHAIN), ("a convolution", CODED), ("three of all", RING), ("three of all", CODED_RING)],
+    ids=["chain of two", "coded", "ring of three", "coded ring of three"],
+)
+def test_hops_with_the_least_credits_train_to_the_bits_of_the_emulator(
+    name: str, way: Exchanging, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of all that copies hand on and get back; other streams keep the buffers that branches which join need."""
+    graph = chained(name, way)
+    hops = set()
+
+    def least(crossing: Crossing, fifo_beats: int, word_bits: int) -> int:
+        if not crossing.source.tensor.kind.per_batch:
+            return link_words(crossing, fifo_beats, word_bits)
+        hops.add(crossing.edge)
+        return LEAST_WORDS
+
+    for module in (links, device):
+        monkeypatch.setattr(module, "link_words", least)
+    check_circuits(graph, 5, 3, tmp_path, None if way.codec is None else trained(graph)[1])
+    assert len(hops) == WAYS[name]
 
 
 @pytest.mark.slow
