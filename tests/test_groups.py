@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from dagtrain.passes.form import Form
-from dagtrain.planning import groups
 from dagtrain.planning.groups import Grouper, like_groups
 from dagtrain.planning.planner import Planner
-from dagtrain.planning.results import Start
+from dagtrain.planning.results import Planned, Start
 from dagtrain.planning.searcher import Searcher
+from hdl.errors import InfeasibleError
 from placement.problem.instance import Device, Instance
 from placement.problem.plan import Plan, unequal_joins
 from placement.search.search import SearchOptions
@@ -75,7 +75,7 @@ def began(case: Case, monkeypatch: pytest.MonkeyPatch, *options: str) -> tuple[B
     return found, json.loads((case.out / "place" / "plan.json").read_text())
 
 
-@pytest.mark.parametrize("exchange", ["central", "chain"])
+@pytest.mark.parametrize("exchange", [pytest.param("central", marks=pytest.mark.slow), "chain"])
 def test_copies_begin_as_the_plan_of_one_on_every_group(
     exchange: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,17 +114,21 @@ def test_where_there_are_no_groups_copies_are_searched_from_the_start(
     why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quick_costs(monkeypatch)
-    if why == "no plan of one":
-
-        def none(*_: object) -> Start:
-            raise groups.InfeasibleError("no placement")
-
-        monkeypatch.setattr(groups, "again", none)
     case = new_case(tmp_path, small_devices(5 if why == "boards" else 4))
     assert case.step("import").code == 0
+    begun: list[tuple[int, Start | None]] = []
+
+    def run(self: Planner, start: Start | None = None, *_: object) -> Planned:
+        begun.append((len(self.problem.devices), start))
+        raise InfeasibleError("nothing is planned")
+
+    monkeypatch.setattr(Planner, "run", run)
     options = {
         "names of devices": ("--replicas", "2", "--pin", "c_node@0=head"),
         "copies": ("--copy", "c_node=2"),
     }
-    beginning, _ = began(case, monkeypatch, *options.get(why, ("--replicas", "2")))
-    assert beginning.start is None
+    outcome = case.step("place", "--no-split", "--no-remote", *options.get(why, ("--replicas", "2")))
+    assert "nothing is planned" in outcome.error
+    # only where there are groups one of them is planned first
+    of_one = [(2, None)] if why == "no plan of one" else []
+    assert begun == [*of_one, (5 if why == "boards" else 4, None)]
