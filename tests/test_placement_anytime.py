@@ -73,13 +73,13 @@ def test_chains_of_annealing_end_at_the_limit_and_not_before(monkeypatch: pytest
     clock, left = Clock(), list[bool]()
     attempt = Annealer.attempt
 
-    def chain(annealer: Annealer, *words: Any) -> Any:
+    def chain(annealer: Annealer, *words: Any, **further: Any) -> Any:
         left.append(bool(annealer.stop[0]))
         if len(left) == 2:
             # as when the limit comes while a chain runs
             clock.now += 8.0
             annealer.end()
-        return attempt(annealer, *words)
+        return attempt(annealer, *words, **further)
 
     monkeypatch.setattr(Annealer, "attempt", chain)
     with suppress(OutOfTimeError):

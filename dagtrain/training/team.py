@@ -327,7 +327,7 @@ class Team(Part):
         for key in self._updates:
             found = {update: digest for each in digests for update, digest in each.get(key, {}).items()}
             if len({*found.values()}) > 1:
-                raise GraphError(f"copies of {key} differ after batch {self.batches}: {', '.join(found)}")
+                raise GraphError(f"copies of {key} differ after batch {self.batches}: {', '.join(sorted(found))}")
 
     # ---- in threads of their own
 
