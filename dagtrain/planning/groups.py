@@ -1,8 +1,7 @@
 """Copies of a whole network on groups of like boards: where the search for their plan begins.
 
 Twice the boards hold the same pipeline twice, each copy on a group of boards of its own, with half of the frames each.
-A search that moves one node of thousands at a time hardly gets there.  So one pipeline is planned on one group, and
-that plan, again on every group, is where the search of all copies begins.
+So one pipeline is planned on one group, and that plan, again on every group, is where the search of all copies begins.
 """
 
 from __future__ import annotations
