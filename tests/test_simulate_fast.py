@@ -29,6 +29,7 @@ from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.passes.place import place
 from dagtrain.passes.split_layers import Parts, split_layers
+from dagtrain.passes.split_rows import split_rows
 from dagtrain.progress import Silent
 from dagtrain.schedule.buffers import deadlock_beats, fifo_beats
 from dagtrain.schedule.network import Hop
@@ -197,6 +198,27 @@ def test_long_tensors_in_runs_of_beats_take_about_the_same_cycles() -> None:
     coarse = simulate_events(wired, 6, runs=8)
     assert coarse.turns < fine.turns / 3
     assert coarse.last[name] == pytest.approx(fine.last[name], rel=0.01)
+
+
+def test_engines_that_are_alike_have_runs_of_their_own_length() -> None:
+    """Errors come to one of four over the network, whose receiver holds little, so shorter runs pass there."""
+    build = GraphBuilder("alike", Recipe(batch=BATCH), seed=3)
+    x = build.relu(build.conv(build.relu(build.conv(build.input(16, 16, 4), 4, 3, padding=1)), 4, 3, padding=1))
+    whole = build.classify(build.gemm(x, 4))
+    plain = on_chip(insert_forks(split_rows(differentiate(whole), {"conv2": 4, "relu2": 4})), 1500)
+    engines = [plain.graph.by_name[f"conv2_rows{number}.gradient"] for number in (1, 2)]
+    assert engines[0].layer == engines[1].layer
+    hop = Hop(source="one", target="two", cycles=5, back_cycles=5, word=2, credits=24, credit_batch=8)
+    # as deep as runs are long, at least
+    depths = {edge: max(2 * 64, beats) for edge, beats in plain.fifo_beats.items()}
+    wired = replace(plain, hops={engines[1].inputs["e"]: hop}, fifo_beats=depths)
+    built = events._Builder(wired, 6, False, 8)
+    lengths = [built.rows[built.channel[engine.inputs["e"]]].run for engine in engines]
+    assert lengths[0] > lengths[1] > (1, 1)
+    fine, coarse = simulate_events(wired, 6, fine=True), simulate_events(wired, 6, runs=8)
+    assert coarse.turns < fine.turns
+    for name in ("loss1.results", *(engine.name for engine in engines)):
+        assert coarse.last[name] == pytest.approx(fine.last[name], rel=0.05)
 
 
 # elements of a word and of a beat; words of credits

@@ -12,6 +12,7 @@ it is, so one that is too shallow slows the pipeline down, or stops it.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import operator
 from collections import defaultdict
@@ -257,7 +258,7 @@ class _Builder:
         self.gates: list[IntArray] = []
         self.shares: list[FloatArray] = []
         self.sizes: dict[str, int] = defaultdict(int)
-        self.known: dict[Any, int] = {}
+        self.known: dict[tuple[str, int, bytes], int] = {}
         self.starts: list[tuple[int, int, int]] = []
         self.all_ports: list[_PortRow] = []
         # of all rings and spans
@@ -347,7 +348,7 @@ class _Builder:
             self.all_ports.append(row)
         self.starts.append((first, middle, len(self.all_ports)))
         if strips is not None:
-            self._strip_tables(layer, strips, self.all_ports[first:middle], self.all_ports[middle:])
+            self._strip_tables(strips, self.all_ports[first:middle], self.all_ports[middle:])
         elif layer.sinks:
             self._pair_tables(layer, self.all_ports[first:middle], self.all_ports[middle:])
 
@@ -358,13 +359,16 @@ class _Builder:
 
     # ---- tables
 
-    def _table(self, name: str, arrays: list[Any], key: Any, made: Any) -> int:
-        """Where an array lies, once for all that are made of the same."""
-        key = name, key
+    def _table(self, name: str, arrays: list[Any], made: Any, beside: Any = None) -> int:
+        """Where an array lies, once for all that are equal and have an equal one ``beside``."""
+        hashed = hashlib.sha256(made)
+        if beside is not None:
+            hashed.update(beside)
+        key = name, len(made), hashed.digest()
         if key not in self.known:
             self.known[key] = self.sizes[name]
-            arrays.append(made())
-            self.sizes[name] += len(arrays[-1])
+            arrays.append(made)
+            self.sizes[name] += len(made)
         return self.known[key]
 
     def _pair_tables(self, layer: Layer, sinks: Sequence[_PortRow], sources: Sequence[_PortRow]) -> None:
@@ -376,14 +380,9 @@ class _Builder:
                 if found is None:
                     self.pair += [-1, -1]
                     continue
-                key = repr(layer), source.port.name, sink.port.name
-                wanted, users = found
-                self.pair.append(self._table("needed", self.needed, (*key, 0), lambda wanted=wanted: wanted))
-                self.pair.append(self._table("needed", self.needed, (*key, 1), lambda users=users: users))
+                self.pair += [self._table("needed", self.needed, each) for each in found]
 
-    def _strip_tables(
-        self, layer: Layer, strips: Strips, sinks: Sequence[_PortRow], sources: Sequence[_PortRow]
-    ) -> None:
+    def _strip_tables(self, strips: Strips, sinks: Sequence[_PortRow], sources: Sequence[_PortRow]) -> None:
         count = len(strips.cycles)
         for sink in sinks:
             if sink.kind != kernel.FRAME:
@@ -404,14 +403,13 @@ class _Builder:
             gates = np.zeros(port.beats + count, np.int64)
             if not along:
                 gates[: port.beats] = _gates(strips.room[name], port)
-            key = repr(layer), name
-            sink.table = self._table("counts", self.counts, key, lambda counts=counts: counts)
-            at = self._table("gates", self.gates, key, lambda gates=gates: gates)
+            sink.table = self._table("counts", self.counts, counts, gates)
+            at = self._table("gates", self.gates, gates, counts)
             assert at == sink.table
         for source in sources:
             if source.kind == kernel.FRAME and not strips.reordered:
                 made = _shares(strips, source.port, self._giving(strips, source.port))
-                source.table = self._table("shares", self.shares, (repr(layer), source.port.name), lambda m=made: m)
+                source.table = self._table("shares", self.shares, made)
 
     def _giving(self, strips: Strips, port: Port) -> int:
         """Strips of a frame that give results: the last ones."""
@@ -603,7 +601,7 @@ class _Builder:
         return found | {
             "places": 0 if layer.replayed or layer.parked else 2,
             "strips": len(cycles),
-            "cycles_at": self._table("cycles", self.cycles, (repr(layer), period), lambda: cycles),
+            "cycles_at": self._table("cycles", self.cycles, cycles),
             "giving": self._giving(strips, maps[0]) if maps else 1,
             "reordered": strips.reordered,
             "ends_at": self.ring(ends),
