@@ -455,7 +455,8 @@ def disagreements(contents: Resources, found: Found) -> list[str]:
         sums[tuple(widths)] = sums.get(tuple(widths), 0) + number
     wrong = [f"sums {sums}, Yosys {found.sums}"] if sums != found.sums else []
     _, products, registers = summary(contents)
-    behind = sum(contents.output_registers.values())
+    # Yosys has no memory of a single word, and no part a block for it
+    behind = sum(bits for (words, _), bits in contents.output_registers.items() if words > 1)
     for name, ours, theirs in (
         ("products", products, found.products),
         ("bits of registers around them", registers, found.registers),
@@ -476,7 +477,8 @@ def drawn(kinds: Sequence[str], count: int) -> list[str]:
     return random.Random(SEED).sample(names, count)
 
 
-@pytest.mark.parametrize("name", quick(6, drawn(CONVOLUTIONS, 20)))
+# the last one's engines share a memory of one word
+@pytest.mark.parametrize("name", [*quick(6, drawn(CONVOLUTIONS, 20)), "ConvPair-3"])
 def test_convolutions_drawn_by_seed_have_the_sums_and_registers_that_yosys_finds(name: str) -> None:
     circuit = layer_circuit(examples()[name])
     assert disagreements(elaborated_contents(*circuit), found_in(circuit_text(*circuit), MODULE)) == []
