@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -32,6 +33,7 @@ from dagtrain.schedule.buffers import deadlock_beats, fifo_beats
 from dagtrain.schedule.schedule import schedule
 from dagtrain.training.feeds import synthetic_feeds
 from hdl.cache import cache_folder
+from hdl.errors import FoldingError
 from hdl.layers.conv.dense import Conv
 from hdl.layers.pointwise.add import Add
 from hdl.layers.wiring.gradient_sum import GradientSum
@@ -200,6 +202,43 @@ def test_depths_of_the_schedule_are_no_less_than_it_takes_to_move(name: str) -> 
             assert depths[edge] >= deadlock_beats(graph, edge), edge
 
 
+# ---- several pixels a beat
+
+# cycles of a frame of 64 pixels, of which no part of a layer takes as many
+FAST = 40
+WIDE: Mapping[str, int] = {"conv1": 4, "relu1": 4, "conv2": 4}
+
+
+def large_images() -> Graph:
+    build = GraphBuilder("large", Recipe(batch=4, learning_rate=0.1), seed=5)
+    x = build.relu(build.conv(build.input(8, 8, 2), 3, 3, padding=1))
+    x = build.conv(x, 4, 3, stride=2, padding=1)
+    training = differentiate(build.classify(build.gemm(build.global_average_pool(x), 3)))
+    return calibrate(training, [synthetic_feeds(training, 4, seed) for seed in range(2)])
+
+
+def test_parts_take_several_pixels_a_cycle_together() -> None:
+    graph = fold_graph(insert_forks(split_rows(large_images(), WIDE)), FAST)
+    deal = graph.by_name["input1.y.deal"].layer
+    assert (deal.cycles_per_frame, deal.port("x").lanes, deal.port("y1").lanes) == (32, 4, 4)
+    assert max(node.layer.cycles_per_frame for node in graph.nodes if not node.layer.works_per_batch) <= FAST
+    with pytest.raises(FoldingError, match="relu1"):
+        fold_graph(insert_forks(split_rows(large_images(), {"conv1": 4, "conv2": 4})), FAST)
+
+
+@pytest.mark.parametrize(("cycles", "lanes"), [(96, 1), (32, 3), (31, 6), (16, 6), (15, 12), (8, 12)])
+def test_a_beat_of_several_pixels_is_a_part_of_a_row(cycles: int, lanes: int) -> None:
+    rows = {"height": 8, "width": 4, "channels": 3}
+    for layer in (RowDeal(**rows, starts=(0, 3), ends=(5, 8)), RowGather(**rows, rows=(3, 5))):
+        assert layer.fold(cycles).lanes == lanes
+        with pytest.raises(FoldingError, match="all pixels of a row a beat still take 8 cycles a frame, more than 7"):
+            layer.fold(7)
+        # a pixel and a half, two pixels and a channel, eight pixels of rows of four
+        for wrong in (4, 5, 9, 24):
+            with pytest.raises(FoldingError, match=f"{wrong} lanes do not divide 3 channels"):
+                replace(layer, lanes=wrong)
+
+
 # ---- circuits
 
 
@@ -214,17 +253,27 @@ def test_circuits_of_parts_on_slow_links_train_to_the_bits_of_the_whole(
     name: str, batch: int, staleness: int, tmp_path: Path
 ) -> None:
     graph = insert_forks(split_rows(net(batch, staleness), SETS[name]))
+    check_circuits(graph, CYCLES, of_whole(batch, staleness)[1], tmp_path)
+
+
+@pytest.mark.slow
+def test_circuits_whose_rows_come_several_pixels_a_beat_train_to_the_bits_of_the_whole(tmp_path: Path) -> None:
+    graph = insert_forks(split_rows(large_images(), WIDE))
+    check_circuits(graph, FAST, trained(insert_forks(large_images()))[1], tmp_path)
+
+
+def check_circuits(graph: Graph, cycles: int, wanted: list[np.ndarray], path: Path) -> None:
+    """Parts on three devices, over slow links with stalls."""
+    batch = graph.recipe.batch
     placed = {node.name: DEVICES[(part_of(node) + 1) % 3] for node in graph.nodes}
     library = ModuleLibrary(cache_folder() / "modules")
-    design = design_cluster(graph, placed, DEVICES, CYCLES, library, word_bits=64)
+    design = design_cluster(graph, placed, DEVICES, cycles, library, word_bits=64)
     feeds = [synthetic_feeds(graph, batch, 100 + n) for n in range(BATCHES)]
     network = NetworkModel(latency_cycles=90, words=1, cycles=2, stall_256=40, seed=2)
-    run = simulate_design(
-        design, library, feeds, tmp_path, Simulator.VERILATOR, network, 64, 2, Silent(), optimise=False
-    )
+    run = simulate_design(design, library, feeds, path, Simulator.VERILATOR, network, 64, 2, Silent(), optimise=False)
     assert run.mismatches == ()
     assert run.compared_words > 100
-    records = np.concatenate([results.reshape(-1, 2) for results in of_whole(batch, staleness)[1]])
+    records = np.concatenate([results.reshape(-1, 2) for results in wanted])
     assert np.array_equal(run.losses, METRICS.decode(records[:, 0]))
 
 

@@ -20,12 +20,12 @@ def lanes_for(elements: int, channels: int, cycles: int) -> int:
     return next((n for n in divisors(channels) if elements // n <= cycles), channels)
 
 
-def frame_lanes(elements: int, channels: int, cycles: int) -> int:
-    """As `lanes_for`; where all channels do not do, the fewest whole pixels that divide the map and do; all if none
-    do."""
+def frame_lanes(elements: int, channels: int, cycles: int, row: int = 0) -> int:
+    """As `lanes_for`; where all channels do not do, the fewest whole pixels that divide the map, or ``row`` pixels, and
+    do; all of them if none do."""
     lanes = lanes_for(elements, channels, cycles)
     pixels = elements // channels
-    return lanes if elements // lanes <= cycles else channels * lanes_for(pixels, pixels, cycles)
+    return lanes if elements // lanes <= cycles else channels * lanes_for(pixels, row or pixels, cycles)
 
 
 def weight_lanes(elements: int, tile: int, cycles: int) -> int:

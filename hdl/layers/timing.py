@@ -70,13 +70,17 @@ class Timing(Shape):
         `FoldingError` where even all channels a beat are too slow."""
         lanes = {field: lanes_for(math.prod(shape), shape[-1], cycles) for field, shape in maps.items()}
         folded: Self = dataclasses.replace(self, **lanes)  # type: ignore[type-var]
-        if folded.cycles_per_frame > cycles:
+        return folded.in_time(cycles, f"{tuple(maps['lanes'])}: all channels")
+
+    def in_time(self, cycles: int, most: str) -> Self:
+        """This layer, which passes ``most`` of a map a beat.  Raises `FoldingError` where even that is too slow."""
+        if self.cycles_per_frame > cycles:
             raise FoldingError(
-                f"{type(self).__name__} {tuple(maps['lanes'])}: all channels a beat still take "
-                f"{folded.cycles_per_frame} cycles a frame, more than {cycles}",
+                f"{type(self).__name__} {most} a beat still take {self.cycles_per_frame} cycles a frame, more than "
+                f"{cycles}",
                 "allow more cycles",
             )
-        return folded
+        return self
 
     def frames_at(self, port: str, frames: int) -> int:
         """How many of the first frames of a batch pass a port."""

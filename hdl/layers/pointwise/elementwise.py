@@ -17,6 +17,7 @@ from hdl.engine.arithmetic.products import check_bits
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed
 from hdl.layers.base import Layer
+from hdl.layers.folding import frame_lanes
 from hdl.layers.meaning import Tape
 from hdl.layers.shape import RowPart
 from hdl.signals import ClockReset, Instances
@@ -40,8 +41,12 @@ class ElementWise(Layer):
     def __post_init__(self) -> None:
         if min(self.height, self.width, self.channels) < 1:
             raise ShapeError(f"{type(self).__name__}: dimensions {self.shape} must be positive")
-        if self.lanes < 1 or self.channels % self.lanes:
+        if self.lanes < 1 or not self.has_beats(self.lanes):
             raise FoldingError(f"{type(self).__name__}: {self.lanes} lanes do not divide {self.channels} channels")
+
+    def has_beats(self, lanes: int) -> bool:
+        """Whether a beat may have so many elements."""
+        return self.channels % lanes == 0
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -96,6 +101,28 @@ class ElementWise(Layer):
         """`row_part` of a layer to which rows are nothing to one another."""
         taken = (port.name for port in self.sinks if not port.tensor.kind.per_batch)
         return RowPart(dataclasses.replace(self, height=end - first), dict.fromkeys(taken, (first, end)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfRows(ElementWise):
+    """A layer to which a row is so many beats, whatever they hold: a part of a pixel, or several of them."""
+
+    def has_beats(self, lanes: int) -> bool:
+        """Also whole pixels that divide a row."""
+        pixels, part = divmod(lanes, self.channels)
+        return super().has_beats(lanes) or (part == 0 and self.width % pixels == 0)
+
+    @property
+    def row_beats(self) -> int:
+        """Beats a row."""
+        return self.width * self.channels // self.lanes
+
+    def fold(self, cycles: int, tile: Tile | None = None) -> Self:
+        """The fewest lanes that pass a frame in time: of several pixels where parts of the map are faster together than
+        the pixel a cycle that each of them takes at most.  Raises `FoldingError`."""
+        del tile
+        lanes = frame_lanes(self.elements, self.channels, cycles, self.width)
+        return dataclasses.replace(self, lanes=lanes).in_time(cycles, f"{self.shape}: all pixels of a row")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ from hdl.errors import ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray
 from hdl.layers.base import Layer
 from hdl.layers.meaning import State
-from hdl.layers.pointwise.elementwise import OfMap
+from hdl.layers.pointwise.elementwise import OfMap, OfRows
 from hdl.memory import address_width
 from hdl.signals import Bit, Bits, ClockReset, Instances
 from hdl.stream import Stream
@@ -32,7 +32,7 @@ from hdl.tensor import Kind, Port, Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowDeal(OfMap):
+class RowDeal(OfRows, OfMap):
     """Sink ``x``; sources ``y0``, ``y1``, …, the rows from ``starts[i]`` to before ``ends[i]``, in the format of x.
 
     Eager: no part waits for a beat of the halo that another one has not taken.  Costs a register a bit of a beat, two
@@ -110,13 +110,16 @@ class RowDeal(OfMap):
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
-        """Halos of two rows and of none, rows that nobody reads, a part alone, parts that see nearly all."""
+        """Halos of two rows and of none, rows that nobody reads, a part alone, parts that see nearly all; two pixels a
+        beat, and a row."""
         return (
             cls(height=6, width=3, channels=4, lanes=2, starts=(0, 2), ends=(4, 6)),
             cls(height=7, width=2, channels=3, starts=(1, 3, 4), ends=(3, 5, 6), kind=Kind.ERROR),
             cls(height=3, width=2, channels=2, lanes=2, starts=(1,), ends=(2,), kind=Kind.STASH),
             cls(height=4, width=1, channels=2, lanes=2, starts=(0, 1), ends=(3, 4), x_fixed=Fixed(12, 4)),
             cls(height=2, width=1, channels=1, starts=(0, 0), ends=(1, 2), x_fixed=Fixed(1, 0, signed=False)),
+            cls(height=5, width=4, channels=3, lanes=6, starts=(0, 2), ends=(3, 5)),
+            cls(height=4, width=3, channels=2, lanes=6, starts=(0, 1, 2), ends=(2, 3, 4), kind=Kind.ERROR),
         )
 
 
@@ -128,7 +131,7 @@ def deal_rows(domain: ClockReset, x: Stream, ys: Sequence[Stream], *, cfg: RowDe
         x: in, stream of ``cfg.lanes`` codes of ``cfg.x_fixed``.
         ys: out, streams as wide, 1 cycle later; valid from registers through a gate, payload from registers.
     """
-    count, last_beat, last_row = len(ys), cfg.width * cfg.pixel_beats - 1, cfg.height - 1
+    count, last_beat, last_row = len(ys), cfg.row_beats - 1, cfg.height - 1
     held = Stream(x.width)
     beat, row = (Signal(intbv(0)[address_width(size) :]) for size in (last_beat + 1, cfg.height))
     ends_row, fire, taken = (Signal(bool(0)) for _ in range(3))

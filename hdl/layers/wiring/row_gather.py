@@ -22,7 +22,7 @@ from hdl.errors import ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray
 from hdl.layers.base import Layer
 from hdl.layers.meaning import State
-from hdl.layers.pointwise.elementwise import ElementWise
+from hdl.layers.pointwise.elementwise import OfRows
 from hdl.memory import address_width
 from hdl.signals import Bits, ClockReset, Instances
 from hdl.stream import Stream, bits_of
@@ -32,7 +32,7 @@ from hdl.tensor import Kind, Port, Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowGather(ElementWise):
+class RowGather(OfRows):
     """Sinks ``x0``, ``x1``, … of so many rows each; source ``y``, in the same format.
 
     One of the sinks moves in step with the pipeline, the others' rows may have come a longer way through the network.
@@ -116,12 +116,15 @@ class RowGather(ElementWise):
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
-        """Two and three parts, one alone, halos of a row at either side of one that moves in step."""
+        """Two and three parts, one alone, halos of a row at either side of one that moves in step; two pixels a beat,
+        and a row."""
         return (
             cls(height=5, width=3, channels=4, lanes=2, rows=(2, 3)),
             cls(height=6, width=2, channels=3, rows=(1, 4, 1), in_step=1, kind=Kind.ERROR),
             cls(height=3, width=2, channels=2, lanes=2, rows=(1, 1, 1), kind=Kind.STASH, x_fixed=Fixed(12, 4)),
             cls(height=2, width=1, channels=1, rows=(2,)),
+            cls(height=5, width=4, channels=3, lanes=6, rows=(2, 3)),
+            cls(height=4, width=3, channels=2, lanes=6, rows=(1, 2, 1), in_step=1, kind=Kind.ERROR),
         )
 
 
@@ -133,10 +136,10 @@ def gather_rows(domain: ClockReset, xs: Sequence[Stream], y: Stream, *, cfg: Row
         xs: in, streams of ``cfg.lanes`` codes of ``cfg.x_fixed``; the one whose turn it is has the ready of a register.
         y: out, stream as wide, 1 cycle later, from registers.
     """
-    count, width, row_beats = len(xs), y.width, cfg.width * cfg.pixel_beats
+    count, width = len(xs), y.width
     if count == 1:
         return m2s_pipe(domain, xs[0], y)
-    lasts = tuple(rows * row_beats - 1 for rows in cfg.rows)
+    lasts = tuple(rows * cfg.row_beats - 1 for rows in cfg.rows)
     final = count - 1
     valid, payload = side_by_side([x.valid for x in xs]), side_by_side([x.payload for x in xs])
     part, beat = Signal(intbv(0)[address_width(count) :]), Signal(intbv(0)[address_width(max(lasts) + 1) :])
