@@ -47,8 +47,9 @@ class Row:
     @property
     def cells(self) -> tuple[str, ...]:
         """Of the table."""
-        both = not isinstance(self.paper, str) and isinstance(self.ours, float)
-        quotient = f"{self.ours / self.paper:.3f}" if both else ""
+        quotient = ""
+        if isinstance(self.paper, float | int) and isinstance(self.ours, float):
+            quotient = f"{self.ours / self.paper:.3f}"
         return self.figure, self.measure, _text(self.paper), _text(self.ours), quotient, self.verdict
 
 

@@ -148,7 +148,7 @@ def _ways(layers: Sequence[Layer]) -> Iterator[Way]:
             yield Way(Parts(count, by_rows=True), tuple(rounded_apart(layer) for layer in largest), 0)
     channels = Parts(2).channels(layers[0])
     for count in range(2, min(channels, MOST_OUTPUTS) + 1):
-        parts = tuple(replace(layer, filters=-(-channels // count)) for layer in layers)
+        parts = tuple(replace(layer, filters=-(-channels // count)) for layer in layers)  # type: ignore[type-var]
         # to the forward and to the gradient engine of each
         yield Way(Parts(count), parts, 2 * count * taken.bits)
 

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -46,7 +47,7 @@ def form_of(word_bits: int) -> LinkFormat:
 
 def ends(form: LinkFormat) -> tuple[Egress, Ingress]:
     """Of a stream."""
-    shape = {"element_bits": ELEMENT_BITS, "lanes": LANES, "elements": ELEMENTS}
+    shape: dict[str, Any] = {"element_bits": ELEMENT_BITS, "lanes": LANES, "elements": ELEMENTS}
     sender = Egress(format=form, **shape, credits=LEAST_LINK_WORDS)
     return sender, Ingress(format=form, **shape, depth=LEAST_LINK_WORDS)
 

@@ -1,7 +1,7 @@
 """What a stream to DRAM costs by the width of its words, and how well bursts of a length use the memory.
 
-python benchmarks/dram.py              # prices, estimated, and bursts in simulation
-python benchmarks/dram.py --yosys      # the same prices beside synthesis by Yosys, minutes
+python -m benchmarks.dram              # prices, estimated, and bursts in simulation
+python -m benchmarks.dram --yosys      # the same prices beside synthesis by Yosys, minutes
 
 Prices are ALMs on Agilex of a stream of 16 bits on a port of 512 or 256 bits: its unit, its place in the tree of
 arbiters, and, where it is narrower than the port, its share of a group of sixteen that a widener serves.

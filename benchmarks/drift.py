@@ -12,6 +12,7 @@ import argparse
 import os
 import tomllib
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 # the matrices are small: threads of the BLAS cost more than they give
@@ -66,7 +67,7 @@ def drift(norm: NormMode, lag: int, rate: float, batches: int) -> tuple[float, f
 
     for given in feeds:
         for mode, executor in executors.items():
-            executor.step(given, lambda edge, array, mode=mode: keep(mode, edge, array))
+            executor.step(given, partial(keep, mode))
     exact = graph.tensor(SCORES).fixed.decode(scores[Mode.GOLDEN])
     difference = np.abs(exact - scores[Mode.REFERENCE]).max()
     return float(difference), float(np.abs(scores[Mode.REFERENCE]).max())
@@ -76,7 +77,9 @@ def at_rate(graph: Graph, rate: float) -> Graph:
     """The graph, calibrated as it was, with another learning rate."""
     recipe = replace(graph.recipe, learning_rate=rate)
     nodes = [
-        replace(node, layer=replace(node.layer, recipe=recipe)) if isinstance(node.layer, Batched) else node
+        replace(node, layer=replace(node.layer, recipe=recipe))  # type: ignore[type-var]
+        if isinstance(node.layer, Batched)
+        else node
         for node in graph.nodes
     ]
     return replace(graph, nodes=tuple(nodes), recipe=recipe)

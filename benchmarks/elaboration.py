@@ -27,7 +27,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -131,7 +131,7 @@ def circuits_of(network: str) -> Iterator[tuple[str, tuple[str, Any]]]:
                 homes={},
                 dram=cluster_dram(cluster, cycles),
                 parts=parts,
-                estimator=asked,  # type: ignore[arg-type]
+                estimator=asked,
                 assignment=places,
                 devices=devices,
                 link_word_bits=cluster.link_word_bits,
@@ -139,7 +139,7 @@ def circuits_of(network: str) -> Iterator[tuple[str, tuple[str, Any]]]:
             for node in costs.folded.nodes:
                 for _ in costs.offers(node):
                     pass
-    ports = PortCosts.of(len(devices), cluster.link_word_bits, parts, asked)  # type: ignore[arg-type]
+    ports = PortCosts.of(len(devices), cluster.link_word_bits, parts, asked)
     for _edge, _producer, source, _consumer, sink in costs.folded.edges:
         ports.sender(source, sink)
         ports.receiver(source, sink)
@@ -183,7 +183,7 @@ def imported(network: str) -> Path:
             fill = [sys.executable, "examples/models/fill.py", network]
             subprocess.run(fill, cwd=ROOT, check=True, stdout=sys.stderr)
         dagtrain = Path(sys.executable).with_name("dagtrain")
-        command = [dagtrain, "import", model, "--out", out]
+        command = [str(dagtrain), "import", str(model), "--out", str(out)]
         subprocess.run(command, cwd=ROOT, check=True, stdout=sys.stderr, stderr=subprocess.DEVNULL)
     return out
 
@@ -234,7 +234,7 @@ def measure(path: Path, convert: bool, profile: bool) -> None:
         for kind, what in circuits:
             start = time.process_time()
             name, widths, build = built(kind, what)
-            contents.update(hdl.costs.estimate._to_json(hdl.costs.estimate.elaborated_contents(widths, build)).encode())
+            contents.update(text_of(hdl.costs.estimate.elaborated_contents(widths, build)).encode())
             if convert:
                 with clock.running("Verilog"):
                     texts.update(verilog_of(widths, build).encode())
@@ -249,6 +249,12 @@ def measure(path: Path, convert: bool, profile: bool) -> None:
     Path(os.environ["ELABORATION_ANSWER"]).write_text(json.dumps(vars(found)))
     if profile:
         pstats.Stats(profiler).sort_stats("tottime").print_stats(45)
+
+
+def text_of(contents: Any) -> str:
+    """All that was counted, whatever the order in which it was."""
+    ordered = {name: sorted(one.items()) if isinstance(one, Mapping) else one for name, one in vars(contents).items()}
+    return repr(sorted(ordered.items()))
 
 
 def verilog_of(widths: dict[str, int], build: Any) -> str:

@@ -5,6 +5,7 @@ python benchmarks/flow.py            # with an empty cache (cold), then again (w
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import tempfile
@@ -18,6 +19,7 @@ EXAMPLE = ROOT / "examples" / "digits"
 
 def main() -> None:
     """Run everything in a cache of its own."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     with tempfile.TemporaryDirectory() as name:
         os.environ["DAGTRAIN_CACHE"] = str(Path(name) / "cache")
         rows = [("cold", *_steps(Path(name) / "cold")), ("warm", *_steps(Path(name) / "warm"))]
@@ -68,8 +70,7 @@ def _estimates() -> list[tuple[str, float]]:
     store = Path(os.environ["DAGTRAIN_CACHE"]) / "benchmark.sqlite"
     rates = []
     for label in ("uncached", "from cache"):
-        estimator = Estimator(store)
-        seconds = _timed(lambda estimator=estimator: [estimator.layer(layer) for layer in layers.values()])
+        seconds = _timed(lambda: [*map(Estimator(store).layer, layers.values())])
         rates.append((label, len(layers) / seconds))
     return rates
 

@@ -124,7 +124,7 @@ def as_wanted(routing: Routing, on_wires: FloatArray) -> FloatArray:
         words = (least + most) / 2
         enough = (np.ceil(cables / words[:, None] - ROUNDING) @ ends <= PORTS).all(axis=1)
         least[~enough], most[enough] = words[~enough], words[enough]
-    return most
+    return np.asarray(most, np.float64)
 
 
 def fullest(shape: Shape, between_boards: Flows, sums: Sums, places: IntArray) -> Fullest:

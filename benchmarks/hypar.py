@@ -8,6 +8,7 @@ energy are those of docs/hypar.md.  It takes about a minute.
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import math
 import sys
@@ -298,6 +299,7 @@ def _trick() -> dict[str, Value]:
 
 def main() -> None:
     """Print all tables."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     print_table(HEADS, [row.cells for row in rows()])
     for head, heads, cells in tables():
         print(f"\n{head}:\n")

@@ -11,6 +11,7 @@ synthetic frames in float32.  Exits with 1 where a model takes more than 5 s or 
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 import tempfile
@@ -55,13 +56,15 @@ print(*words, told(begin), result, sep=",")
 """
 
 
-def main(names: list[str]) -> int:
+def main() -> int:
     """A line for every model; the exit code."""
-    code = 0
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*", default=DEFAULT, help=f"below examples/models ({' '.join(DEFAULT)})")
+    names, code = parser.parse_args().models, 0
     print(f"{'model':32} {'MB':>6} {'seconds':>8} {'GB':>6} {'calibrated':>10} {'GB':>6}")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
-        for name in names or DEFAULT:
+        for name in names:
             path.write_bytes(fill(load_skeleton(MODELS / f"{name}.skeleton.gz")).SerializeToString())
             command = [sys.executable, "-c", MEASURE, str(path)]
             done = subprocess.run(command, check=True, capture_output=True, text=True)
@@ -75,4 +78,4 @@ def main(names: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

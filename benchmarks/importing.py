@@ -291,9 +291,13 @@ def emits(row: Row, folder: Path) -> dict[str, Any]:
 def child(step: str, name: str, seconds: float, gigabytes: float) -> int:
     """Do a step of a row and print what came of it as JSON."""
     resource.setrlimit(resource.RLIMIT_DATA, (int(gigabytes * 2**30),) * 2)
-    works = {"imports": imports, "trains": trains, "plans": partial(plans, seconds=seconds), "emits": emits}
-    work: Callable[[Row, Path], dict[str, Any]] = works[step]
-    row = next(row for row in rows() if row.name == name)
+    works: dict[str, Callable[[Row, Path], dict[str, Any]]] = {
+        "imports": imports,
+        "trains": trains,
+        "plans": partial(plans, seconds=seconds),
+        "emits": emits,
+    }
+    work, row = works[step], next(row for row in rows() if row.name == name)
     with tempfile.TemporaryDirectory(prefix="importing-") as folder:
         try:
             result = {"ok": True, **work(row, Path(folder))}
@@ -553,7 +557,8 @@ def main() -> int:
     parser.add_argument("--child", nargs=2, metavar=("STEP", "ROW"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        return child(*options.child, options.seconds, options.memory)
+        step, name = options.child
+        return child(step, name, options.seconds, options.memory)
     chosen = [row for row in rows() if any(text in row.name for text in options.only)]
     if not chosen:
         parser.error(f"no row's name holds {' or '.join(options.only)}")

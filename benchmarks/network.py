@@ -218,7 +218,8 @@ def _meet(end: Endpoint, connection: Connection) -> tuple[Pair, Outgoing, Incomi
     connection.send(end.open(("127.0.0.1", 0)))
     (pair,) = end.pairs.values()
     pair.place = connection.recv()
-    return pair, *pair.outgoing.values(), *pair.incoming.values()
+    (outgoing,), (incoming,) = pair.outgoing.values(), pair.incoming.values()
+    return pair, outgoing, incoming
 
 
 async def _send(connection: Connection, word_bits: int, mtu: int, seconds: float) -> tuple[int, int, int, float, float]:
@@ -248,11 +249,15 @@ def _echo(connection: Connection, word_bits: int, mtu: int) -> None:
     async def work() -> None:
         end = _end(0, word_bits, mtu)
         _, outgoing, incoming = _meet(end, connection)
+
+        def may_send() -> bool:
+            return bool(incoming.tensors) and outgoing.backlog < AHEAD * len(incoming.tensors[0])
+
         while not connection.poll():
             with suppress(TimeoutError):
                 async with asyncio.timeout(0.2):
-                    await end.until(lambda: incoming.tensors and outgoing.backlog < AHEAD * len(incoming.tensors[0]))
-            while incoming.tensors and outgoing.backlog < AHEAD * len(incoming.tensors[0]):
+                    await end.until(may_send)
+            while may_send():
                 outgoing.offer(incoming.get())
             end.soon()
         end.close()
@@ -332,8 +337,8 @@ def main() -> None:
         except KeyboardInterrupt:
             print("stopped; the same command goes on where this one was", file=sys.stderr)
             raise SystemExit(130) from None
-        table, right = campaign_table()
-        print(table)
+        results, right = campaign_table()
+        print(results)
         raise SystemExit(not right)
     wanted = [name for name in TABLES if options[name]] or list(TABLES)
     tables = [TABLES[name]() for name in wanted if not options["host"] or options[name]]

@@ -10,7 +10,7 @@ gives.  Stops with a message at the first run that fails in either.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -119,7 +119,7 @@ def uncounted(run: ClusterRun, folder: Path, form: FrameFormat, skipped: int | N
         if number == skipped:
             continue
         found = {cause.name: port.dropped[cause] for cause in DAMAGE if port.dropped[cause]}
-        came = wanted.get(number, {})
+        came: Mapping[str, int] = wanted.get(number, {})
         if found != dict(came):
             yield f"{port.top} counted {found}, where {dict(came)} came"
         if port.dropped[Cause.OVERRUN] or port.faults:

@@ -177,7 +177,7 @@ def dagtrain(command: str, *words: object, cache: str | None = None) -> Step:
     environment = dict(os.environ) | ({"DAGTRAIN_CACHE": cache} if cache else {})
     start = time.perf_counter()
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
-        arguments = [Path(sys.executable).with_name("dagtrain"), command, *map(str, words), "--json"]
+        arguments = [str(Path(sys.executable).with_name("dagtrain")), command, *map(str, words), "--json"]
         child = subprocess.Popen(arguments, cwd=ROOT, stdout=output, stderr=errors, env=environment)
         try:
             _, status, usage = os.wait4(child.pid, 0)

@@ -193,10 +193,11 @@ def scaling(path: Path, seed: int) -> None:
         runs[name] = in_child(name, seed, case.seconds, Solver.FAST)
         print(row(name, Solver.FAST, [runs[name]], runs[name].bound_fps), flush=True)
     growing, spreading = [runs[name] for name in GROWING], [runs[name] for name in SPREADING]
-    for label, chosen, size in (
+    studies: tuple[tuple[str, list[Run], Callable[[Run], int]], ...] = (
         (f"layers, on {FIXED_DEVICES} devices", growing, lambda run: run.layers),
         (f"devices, for {spreading[0].layers} layers", spreading, lambda run: run.devices),
-    ):
+    )
+    for label, chosen, size in studies:
         chosen = sorted(chosen, key=size)
         series = {"first plan": [(size(run), run.first or math.nan) for run in chosen]}
         for k, goal in enumerate(GOALS[:-1]):

@@ -26,9 +26,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import numpy as np
 
 from benchmarks import families
 from benchmarks.emulator import DIGITS, prepared, random_images
@@ -110,7 +113,7 @@ def training(recipe: Recipe, data: Dataset) -> Graph:
 
 def state(executor: Executor) -> tuple[object, list[bytes]]:
     """All that a checkpoint keeps."""
-    arrays: dict[str, object] = {}
+    arrays: dict[str, np.ndarray[Any, Any]] = {}
     return pack(executor.snapshot(), arrays), [array.tobytes() for array in arrays.values()]
 
 

@@ -6,6 +6,7 @@ python benchmarks/report_cost.py
 
 from __future__ import annotations
 
+import argparse
 import os
 import resource
 import shutil
@@ -22,6 +23,7 @@ EXAMPLE = ROOT / "examples" / "digits"
 
 def main() -> None:
     """Run everything in caches of its own."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     with tempfile.TemporaryDirectory() as name:
         os.environ["DAGTRAIN_CACHE"] = str(_cache(Path(name)))
         rows = _rows(Path(name))
@@ -56,7 +58,7 @@ def _rows(root: Path) -> list[tuple[str, float, float]]:
             ready.network, ready.stall_256, plain.seed, silent, memory=ready.memory,
         )  # fmt: skip
 
-    works = {
+    works: dict[str, Callable[[], object]] = {
         "co-simulation, nothing measured": bare,
         "co-simulation with a timeline": partial(cosim_step.run, space, plain, silent),
         "co-simulation as in the demo": partial(cosim_step.run, space, cosim_step.CosimOptions(), silent),

@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,7 @@ def main() -> None:
     for home, versions in ((Home.ON_CHIP, 2), (Home.PARKED, 1)):
         apart = [dataclasses.replace(engine, weights=home) for engine in (forward, error)]
         pair = ConvPair.of(apart[0], apart[1])  # type: ignore[arg-type]
-        rows = {
+        rows: dict[str, tuple[int, Usage, Sequence[Layer]]] = {
             "apart": (max(engine.cycles_per_frame for engine in apart), _sum(_usage(e, part) for e in apart), apart),
             "two ports": (pair.cycles_per_frame, _usage(pair, part), [pair]),
             "taking turns": taking_turns(sizes, options.cycles, part, home),

@@ -19,6 +19,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from unittest import mock
 
 if __package__ in (None, ""):
@@ -88,14 +89,14 @@ def speeds(out: Path, batches: int, stall: float, seed: int) -> None:
     sys.exit(not equal)
 
 
-def timed(module: object, run: Callable[[], None]) -> tuple[RunLog, float]:
+def timed(module: ModuleType, run: Callable[[], None]) -> tuple[RunLog, float]:
     """The log of a simulation, and what its program took of the processor."""
     found: list[tuple[RunLog, float]] = []
-    execute = cluster.execute
+    execute = module.execute
 
     def measured(*given: object, **more: object) -> RunLog:
         before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
-        log = execute(*given, **more)  # type: ignore[arg-type]
+        log: RunLog = execute(*given, **more)
         found.append((log, resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before))
         return log
 

@@ -91,7 +91,14 @@ LIMIT_PS = 4000
 FIFO_WORDS = 50_176
 FORM = LinkFormat(word_bits=64, streams=40, devices=4)
 PORT = AxiFormat(data_bits=64, address_bits=26)
-_STORE = {"element_bits": 16, "x_lanes": 2, "y_lanes": 4, "elements": 56 * 56 * 64, "burst": 8, "prefetch": 64}
+_STORE: dict[str, Any] = {
+    "element_bits": 16,
+    "x_lanes": 2,
+    "y_lanes": 4,
+    "elements": 56 * 56 * 64,
+    "burst": 8,
+    "prefetch": 64,
+}
 UNITS: Mapping[str, Unit] = {
     "merge": Merge(format=FORM),
     "split": Split(format=FORM),
@@ -107,12 +114,12 @@ UNITS: Mapping[str, Unit] = {
     "axi merge": AxiMerge(format=PORT, cut=False),
     "axi merge, cut": AxiMerge(format=PORT, cut=True),
     "clock crossing, 550 bits": ClockCrossing(payload_bits=550),
-    "dram fifo": DramFifo(format=PORT, capacity=9, **_STORE),  # type: ignore[arg-type]
+    "dram fifo": DramFifo(format=PORT, capacity=9, **_STORE),
     "deal": Deal(payload_bits=256, parts=4, turn=3),
     "collect": Collect(payload_bits=256, parts=4, turn=3),
-    "dram replay": DramReplay(format=PORT, batch=256, staleness=5, **_STORE),  # type: ignore[arg-type]
-    "dram constant": DramConstant(format=PORT, **_STORE),  # type: ignore[arg-type]
-    "loaded constant": LoadedConstant(format=PORT, **_STORE),  # type: ignore[arg-type]
+    "dram replay": DramReplay(format=PORT, batch=256, staleness=5, **_STORE),
+    "dram constant": DramConstant(format=PORT, **_STORE),
+    "loaded constant": LoadedConstant(format=PORT, **_STORE),
 }
 
 _JUMBO = FrameFormat(word_bits=256, mtu=9000)
@@ -165,7 +172,7 @@ _POOL = {
 }
 _WINDOW = {"kernel": (3, 3), "padding": (1, 1, 1, 1), "stride": (2, 2)}
 _SMALL = {**_WINDOW, "stride": (1, 1)}
-_MAP = {"height": 56, "width": 56, "channels": 64, "lanes": 4}
+_MAP: dict[str, Any] = {"height": 56, "width": 56, "channels": 64, "lanes": 4}
 _RAGGED = {"height": 14, "width": 14, "channels": 20, "filters": 20, "tile": Tile(3, 3, 1), **_KERNEL}
 _SHORT = {"height": 112, "width": 112, "channels": 64, "filters": 64, "kernel": (1, 1), "tile": Tile(2, 2)}
 _NORM = {**_MAP, "core_lanes": 4, "statistic_lanes": 1, "multiplied": True, "recipe": Recipe(batch=256, staleness=48)}
@@ -256,8 +263,8 @@ LAYERS: Mapping[str, Layer] = {
     "convolution of short rows": Conv(**_SHORT, small_buffers=True),  # type: ignore[arg-type]
     "error of short rows": ConvError(**_SHORT, small_buffers=True),  # type: ignore[arg-type]
     "gradient of short rows": ConvGradient(**_SHORT, small_buffers=True),  # type: ignore[arg-type]
-    "norm, statistics of a channel at a time": OnlineNorm(**_NORM),  # type: ignore[arg-type]
-    "way back of such a norm": OnlineNormBackward(**_NORM),  # type: ignore[arg-type]
+    "norm, statistics of a channel at a time": OnlineNorm(**_NORM),
+    "way back of such a norm": OnlineNormBackward(**_NORM),
     "update of constants on multipliers": Update(
         shape=(64, 64, 1, 1),
         tile=Tile(4, 4, 1),

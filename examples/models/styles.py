@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -43,7 +44,7 @@ class Writer:
         inputs = shape[0] if len(shape) == 2 else int(np.prod(shape[1:]))
         return self.constant(name, self.rng.normal(0.0, np.sqrt(2 / inputs), shape))
 
-    def node(self, kind: str, name: str, *inputs: str, **attributes: object) -> str:
+    def node(self, kind: str, name: str, *inputs: str, **attributes: Any) -> str:
         """A node with one output."""
         self.nodes.append(helper.make_node(kind, list(inputs), [f"{name}:0"], name=name, **attributes))
         return f"{name}:0"
