@@ -31,7 +31,7 @@ from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.passes.ragged_tiles import ragged_tiles
 from dagtrain.passes.split_layers import Parts, by_rows, split_layers
-from dagtrain.passes.split_rows import row_parts, split_rows, why_not
+from dagtrain.passes.split_rows import ROWS, row_parts, split_rows, why_not
 from hdl.errors import DagtrainError, ShapeError
 from hdl.layers.base import Layer
 from hdl.layers.capabilities import Tiled, rounded_apart, with_ragged_tiles
@@ -271,8 +271,20 @@ def placed(folded: Graph, chosen: ByMultipliers, devices: Sequence[str]) -> dict
     where = dict(pinned)
     for group, found in zip(groups.values(), boards, strict=True):
         where |= {node.name: board for node, board in zip(group, found, strict=True)}
+    where |= {node: where[engine] for node, engine in _handing_on(folded) if engine in where}
     _gather(folded, where, fixed=frozenset(where))
     return {node.name: devices[where.get(node.name, 0)] for node in folded.nodes}
+
+
+def _handing_on(folded: Graph) -> Iterator[tuple[str, str]]:
+    """What hands on what comes once a batch from a part of a layer to the next one -> the engine of its part: gathered
+    they would all be drawn to one board, whose port would carry it as often as there are parts."""
+    for node in folded.nodes:
+        if ROWS in node.layer_of and node.layer.works_per_batch:
+            if node.role is Role.SUM:
+                yield node.name, folded.producers[node.inputs["g"]][0].name
+            elif node.role is Role.FORK:
+                yield node.name, node.layer_of
 
 
 def _gather(folded: Graph, where: dict[str, int], fixed: frozenset[str]) -> None:

@@ -35,8 +35,8 @@ from dagtrain.training.feeds import synthetic_feeds
 from hdl.cache import cache_folder
 from hdl.errors import FoldingError
 from hdl.layers.conv.dense import Conv
+from hdl.layers.exchange.exchange import Exchange
 from hdl.layers.pointwise.add import Add
-from hdl.layers.wiring.gradient_sum import GradientSum
 from hdl.layers.wiring.host import METRICS
 from hdl.layers.wiring.row_deal import RowDeal
 from hdl.layers.wiring.row_gather import RowGather
@@ -116,10 +116,36 @@ def test_parts_that_follow_one_another_exchange_halos_alone() -> None:
 def test_one_engine_sums_the_error_of_each_row() -> None:
     """No errors of parts are added up: what would be rounded twice is not there."""
     graph = split_rows(net(4, 0), SETS["all windows"])
-    adders = [node.name for node in graph.nodes if node.role is Role.SUM and not isinstance(node.layer, GradientSum)]
+    adders = [node.name for node in graph.nodes if node.role is Role.SUM and not isinstance(node.layer, Exchange)]
     assert sorted(adders) == sorted(f"relu1_rows{part}.y.sum0" for part in range(3))
     updates = [node for node in graph.nodes if node.role is Role.UPDATE]
     assert len(updates) == len([node for node in net(4, 0).nodes if node.role is Role.UPDATE])
+
+
+def test_what_comes_once_a_batch_goes_from_part_to_part() -> None:
+    """Sums to the last part, which rounds, and new weights back to the first."""
+    graph, layer = split_rows(net(4, 0), {"depthwise1": 4}), "depthwise1"
+    comes = f"{layer}_rows0.gradient"
+    for part in (1, 2, 3):
+        adder = graph.by_name[f"{layer}.gradient.g.exchange{part}"]
+        assert isinstance(adder.layer, Exchange)
+        assert adder.layer_of == f"{layer}_rows{part}"
+        assert makers(graph, adder) == {"g": f"{layer}_rows{part}.gradient", "ring_in": comes}
+        comes = adder.name
+    update = graph.by_name[f"{layer}.w.update"]
+    assert makers(graph, update)["g"] == comes
+    comes = update.name
+    for part in (3, 2, 1, 0):
+        spread = graph.by_name[f"{update.name}.w.spread{part}"]
+        assert spread.layer_of == f"{layer}_rows{part}"
+        assert makers(graph, spread) == {"x": comes}
+        after = [f"{update.name}.w.spread{part - 1}"] if part else []
+        assert [user for edge in spread.outputs.values() for user in users(graph, edge)] == [
+            f"{layer}_rows{part}",
+            f"{layer}_rows{part}.error",
+            *after,
+        ]
+        comes = spread.name
 
 
 def test_all_that_is_wrong_is_said_at_once() -> None:
@@ -275,6 +301,16 @@ def check_circuits(graph: Graph, cycles: int, wanted: list[np.ndarray], path: Pa
     assert run.compared_words > 100
     records = np.concatenate([results.reshape(-1, 2) for results in wanted])
     assert np.array_equal(run.losses, METRICS.decode(records[:, 0]))
+
+
+def makers(graph: Graph, node: Node) -> dict[str, str]:
+    """Sink -> what makes its stream."""
+    return {sink: graph.producers[edge][0].name for sink, edge in node.inputs.items()}
+
+
+def users(graph: Graph, edge: str) -> list[str]:
+    """Names of what reads an edge."""
+    return [node.name for node, _ in graph.consumers[edge]]
 
 
 def part_of(node: Node) -> int:

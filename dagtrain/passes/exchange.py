@@ -128,22 +128,13 @@ class Exchanging:
                 inputs["ring_in"] = named(f"{edge}.ring", order[hop - 1])
             last = hop == copies - 1
             outputs = {"g_sum": made} if last else {"ring_out": named(f"{edge}.ring", copy)}
-            layer = Exchange(
-                shape=rounded.shape,
-                recipe=rounded.recipe,
-                tile=rounded.tile,
-                w_lanes=rounded.w_lanes,
-                tensor_id=rounded.tensor_id,
-                copy=hop,
-                copies=copies,
-                widths=tuple(widths[each] for each in order),
-                wraps=rounded.wraps,
-                fraction_bits=rounded.s_fixed.fraction_bits,
-                g_fixed=rounded.g_fixed,
+            layer = Exchange.of(
+                rounded,
+                [widths[each] for each in order],
+                hop,
                 codec=self._codec(rounded),
                 ratio_percent=self.ratio_percent,
                 feedback=self.feedback,
-                begun=rounded.begun,
             )
             name, layer_of = named(f"{edge}.exchange", copy), named(node.layer_of, copy)
             yield Node(name, layer, inputs, outputs, {}, Role.SUM, layer_of, node.whole)

@@ -6,8 +6,12 @@ A part reads the rows that its own see: where windows overlap those are, beside 
 *halo*, kernel - stride rows of a convolution).  So neighbours exchange halos of activations on the way forward, and
 halos of errors on the way back: an error engine makes each row of dx as one sum of all errors that reach it, rounded
 once, and no sums of parts are added up.  Gradients of a weight leave the parts as exact sums, which are added and
-rounded once (`hdl.layers.wiring.gradient_sum.GradientSum`); one update sends new weights to all parts.  So nothing but
-the time that things take depends on the number of parts.
+rounded once; one update sends new weights to all parts.  So nothing but the time that things take depends on the
+number of parts.
+
+Once a batch both go from part to part: each adds its sums to those of the parts before it (`hdl.layers.exchange`,
+without a codec), until the last one rounds them; and new weights come back the same way.  So a port carries them once
+each way, however many parts there are, and where boards stand in a row so does every cable.
 
 Rows are dealt out by `RowDeal` and put together by `RowGather`, and where two layers in parts follow each other, a part
 gets from each part before it no more than it reads.
@@ -15,18 +19,21 @@ gets from each part before it no more than it reads.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from dagtrain.graph.ir import Graph, GraphError, Node, Role, Stage
 from dagtrain.passes.apply import graph_pass
-from dagtrain.passes.replicate import gradients, summed
+from dagtrain.passes.replicate import gradients
 from dagtrain.passes.widths import near
 from hdl.errors import Problem, ShapeError
 from hdl.layers.base import Layer
 from hdl.layers.capabilities import RoundedApart, rounded_apart
+from hdl.layers.exchange.exchange import Exchange
 from hdl.layers.shape import RowPart
+from hdl.layers.wiring.fork import Fork
+from hdl.layers.wiring.gradient_sum import GradientSum
 from hdl.layers.wiring.row_deal import RowDeal
 from hdl.layers.wiring.row_gather import RowGather
 from hdl.tensor import Kind, Port
@@ -72,7 +79,9 @@ def split_rows(graph: Graph, counts: Mapping[str, int]) -> Graph:
        batch, of which there is one.
     2. Where a part reads what another makes, all of it, it reads that edge.  Elsewhere ``<edge>.deal`` parts rows, and
        ``<edge>.gather`` puts them together.
-    3. Gradients become exact sums, which ``<edge>.sum`` adds and rounds.
+    3. Gradients become exact sums, to which ``<edge>.exchange1``, … add those of the parts before; the last one rounds.
+    4. What comes once a batch is passed on from the last part to the first one by ``<edge>.spread<part>``, each a fork
+       to the nodes of its part as well.
 
     Raises `GraphError` with all that is wrong: layers that can't be in parts, or in so many."""
     problems: dict[str, Problem] = {}
@@ -114,6 +123,8 @@ class _Splitting:
     made: dict[str, list[tuple[Range, str]]] = field(default_factory=dict)
     # edge, rows that readers want of it -> the edges for them
     routes: dict[tuple[str, tuple[Range, ...]], list[str]] = field(default_factory=dict)
+    # edge of what comes once a batch, parts that read it -> what it is to each node that each of them has of it
+    spread: dict[tuple[str, int], list[Kind]] = field(default_factory=dict)
 
     def run(self) -> Graph:
         """The graph with all parts."""
@@ -123,6 +134,8 @@ class _Splitting:
                 self.added.append(self._whole(node))
             else:
                 self._split(node, count)
+        for edge, count in self.spread:
+            self._spread(edge, count)
         return self.graph.with_nodes(tuple(self.added))
 
     def _whole(self, node: Node) -> Node:
@@ -140,15 +153,16 @@ class _Splitting:
         rows = ranges(node.layer.rows_made, count)
         reads = {
             sink: self._route(edge, tuple(part.needs[sink] for part in parts))
-            for sink, edge in node.inputs.items()
             if sink in parts[0].needs
+            else self._of_batch(edge, node.layer.port(sink).tensor.kind, count)
+            for sink, edge in node.inputs.items()
         }
         nodes = [
             replace(
                 node,
                 name=_part_name(node, node.name, index),
                 layer=rounded_apart(part.layer),
-                inputs={**node.inputs, **{sink: edges[index] for sink, edges in reads.items()}},
+                inputs={sink: edges[index] for sink, edges in reads.items()},
                 outputs={source: _part_name(node, edge, index) for source, edge in node.outputs.items()},
                 layer_of=self.serving(node, index),
             )
@@ -157,7 +171,28 @@ class _Splitting:
         for source, edge in node.outputs.items():
             if not node.layer.port(source).tensor.kind.per_batch:
                 self.made[edge] = [(rows[index], one.outputs[source]) for index, one in enumerate(nodes)]
-        self.added += [*nodes, *summed(node, nodes)]
+        self.added += [*nodes, *_summed(node, nodes)]
+
+    def _of_batch(self, edge: str, kind: Kind, count: int) -> list[str]:
+        """Edges on which what comes once a batch will come to one more node of each part."""
+        readers = self.spread.setdefault((edge, count), [])
+        readers.append(kind)
+        return [f"{edge}{ROWS}{part}.y{len(readers) - 1}" for part in range(count)]
+
+    def _spread(self, edge: str, count: int) -> None:
+        """What passes it on from the last part to the first one."""
+        maker, source = self.graph.producers[edge]
+        tensor, readers = source.tensor, self.spread[edge, count]
+        # what each part has of it; where that is all for one node of the first part, it needs no fork
+        given = [[f"{edge}{ROWS}{part}.y{reader}" for reader in range(len(readers))] for part in range(count)]
+        alone = given[0] if len(readers) == 1 else []
+        comes = [*alone, *(f"{edge}.on{part}" for part in range(len(alone), count - 1)), edge]
+        for part in reversed(range(len(alone), count)):
+            goes = comes[part - 1 : part] if part > 0 else []
+            outputs = {f"y{index}": each for index, each in enumerate([*given[part], *goes])}
+            layer = Fork(shape=tensor.shape, x_fixed=tensor.fixed, kinds=(*readers, *[tensor.kind] * len(goes)))
+            name, serves = f"{edge}.spread{part}", self.serving(maker, part)
+            self.added.append(Node(name, layer, {"x": comes[part]}, outputs, {}, Role.FORK, serves, maker.whole))
 
     def serving(self, node: Node, part: int) -> str:
         """The forward node that a part of a node serves: a part of its layer."""
@@ -284,6 +319,22 @@ class _Route:
         name = f"{self.edge}.gather{self.mark}" + ("" if whole else f".{reader}")
         self._node(name, layer, inputs, {"y": made}, 0 if whole else reader)
         return made
+
+
+def _summed(node: Node, parts: Sequence[Node]) -> Iterator[Node]:
+    """What hands the gradients that parts of a node sum on from each to the next one, and rounds them at the last."""
+    for port in gradients(node.layer):
+        assert isinstance(node.layer, RoundedApart)
+        edge, rounded = node.outputs[port.name], node.layer.roundings[port.name]
+        assert isinstance(rounded, GradientSum)
+        widths = [part.layer.port(port.name).tensor.fixed.width for part in parts]
+        comes = parts[0].outputs[port.name]
+        for index, part in enumerate(parts[1:], start=1):
+            layer = Exchange.of(rounded, widths, index)
+            inputs = {"g": part.outputs[port.name], "ring_in": comes}
+            comes = edge if layer.is_last else f"{edge}.ring{index}"
+            outputs = {layer.sources[0].name: comes}
+            yield Node(f"{edge}.exchange{index}", layer, inputs, outputs, {}, Role.SUM, part.layer_of, node.whole)
 
 
 def _part_name(node: Node, name: str, part: int) -> str:

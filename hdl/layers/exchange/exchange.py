@@ -116,6 +116,25 @@ class Exchange(ParameterLayer):
             # says what is wrong with sums of all copies
             _ = self.rounded
 
+    @classmethod
+    def of(cls, rounded: GradientSum, widths: Sequence[int], copy: int, **coded: Any) -> Self:
+        """One of those that stand for what would round the sum of a single engine; ``widths`` of each copy's sums."""
+        return cls(
+            shape=rounded.shape,
+            recipe=rounded.recipe,
+            tile=rounded.tile,
+            w_lanes=rounded.w_lanes,
+            tensor_id=rounded.tensor_id,
+            copy=copy,
+            copies=len(widths),
+            widths=tuple(widths),
+            wraps=rounded.wraps,
+            fraction_bits=rounded.s_fixed.fraction_bits,
+            g_fixed=rounded.g_fixed,
+            begun=rounded.begun,
+            **coded,
+        )
+
     # ---- ports
 
     @property
