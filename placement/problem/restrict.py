@@ -9,6 +9,9 @@ from hdl.errors import DagtrainError, InfeasibleError
 from placement.problem.instance import Device, Instance
 from placement.problem.plan import Assignment
 
+# groups of items whose names a bound tells
+MOST_TOLD = 100
+
 
 @dataclass(frozen=True)
 class Restricted:
@@ -69,7 +72,10 @@ def restrict(instance: Instance, same_device: Sequence[Sequence[str]], exclude: 
             )
     items = tuple(replace(item, same_device=key) for item, key in zip(instance.items, keys, strict=True))
     notes = [f"without {', '.join(exclude)}"] if exclude else []
-    notes += [f"with {' and '.join(group)} on one device" for group in same_device]
+    if len(same_device) > MOST_TOLD:
+        notes.append(f"with all items of each of {len(same_device)} groups on one device")
+    else:
+        notes += [f"with {' and '.join(group)} on one device" for group in same_device]
     return Restricted(instance, replace(instance, items=items, devices=devices), ", ".join(notes) + ": ")
 
 
