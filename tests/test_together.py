@@ -52,7 +52,7 @@ def climbs(monkeypatch: pytest.MonkeyPatch) -> Climbs:
     search = Searcher.search
 
     def searched(self: Searcher, instance: Instance, options: SearchOptions, bounded: bool = True) -> Plan:
-        found.searches.append(options.same_device)
+        found.searches.append(options.alike)
         return search(self, instance, options, bounded)
 
     def begun(ladder: Ladder) -> Start | None:
@@ -111,7 +111,7 @@ def test_where_copies_have_no_place_together_the_search_begins_anywhere(
     climb = Ladder.climb
 
     def apart(self: Ladder, start: Start | None) -> Found:
-        if self.searcher.problem.search.same_device:
+        if self.searcher.problem.search.alike:
             raise why("no room")
         return climb(self, start)
 
@@ -154,7 +154,7 @@ def test_nothing_stands_together_without_copies_of_all_or_on_one_device(
     climbed: list[tuple[tuple[str, ...], ...]] = []
 
     def nothing(self: Ladder, _: Start | None) -> Found:
-        climbed.append(self.searcher.problem.search.same_device)
+        climbed.append(self.searcher.problem.search.alike)
         raise InfeasibleError("nothing is planned")
 
     monkeypatch.setattr(Ladder, "climb", nothing)

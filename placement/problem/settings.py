@@ -38,6 +38,8 @@ class SearchOptions:
     near: Mapping[str, str] | None = None
     # groups of item or layer names; the items of each group stand on one device
     same_device: tuple[tuple[str, ...], ...] = ()
+    # the same of items alone, which a layer may have its name of
+    alike: tuple[tuple[str, ...], ...] = ()
     # names of devices to leave empty
     exclude: tuple[str, ...] = ()
     # where there is no placement, find the smallest set of constraints at fault, which may take longer than the proof

@@ -86,7 +86,7 @@ def find_plan(
 def _problem(instance: Instance, options: SearchOptions) -> Restricted:
     """What is searched: the instance in time, with the restrictions of the options, beside its ports, its streams to
     DRAM in channels."""
-    problem = restrict(in_time(instance), options.same_device, options.exclude)
+    problem = restrict(in_time(instance), options.same_device, options.exclude, options.alike)
     return replace(problem, original=instance, instance=in_channels(beside_ports(problem.instance)))
 
 
