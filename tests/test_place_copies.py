@@ -14,7 +14,8 @@ import pytest
 from dagtrain.flow.import_step import load_training_graph
 from dagtrain.flow.placed import load_placed_graph, load_plan
 from dagtrain.graph.ir import Role
-from dagtrain.planning.copying import copies_of, slow_layers
+from dagtrain.passes.replicate import copies_of
+from dagtrain.planning.copying import slow_layers
 from dagtrain.planning.foldings import Foldings
 from dagtrain.planning.former import Former
 from dagtrain.planning.levels import LEAST_RATIO

@@ -178,3 +178,16 @@ def test_running_out_of_time_before_any_plan_is_another_error_than_infeasible() 
     options = SearchOptions(anneal_budget=0, decision_seconds=1e-9, exact_choices=10**6)
     with pytest.raises(OutOfTimeError, match="none excluded"):
         find_plan(chain(items, machines), options)
+
+
+def test_items_alike_stand_on_one_device_without_the_layer_that_has_the_name_of_one() -> None:
+    items = [item("a", dsp=4), replace(item("a.gradient", dsp=4), layer="a"), item("b", dsp=4)]
+    instance = chain(items, [device("d0"), device("d1")])
+    alike = (("a", "b"),)
+    plan = find_plan(instance, SearchOptions(alike=alike))
+    places = {placed.item: placed.device for placed in plan.items}
+    assert places["a"] == places["b"] != places["a.gradient"]
+    assert plan.bound_basis.startswith("with all items of each of 1 groups on one device: ")
+    # the whole layer has no room there
+    with pytest.raises(InfeasibleError):
+        find_plan(instance, SearchOptions(same_device=alike))

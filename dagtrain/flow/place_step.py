@@ -50,8 +50,7 @@ from dagtrain.passes.replicate import NormSync, told
 from dagtrain.planning.balancing import Balancer, memory_share
 from dagtrain.planning.choices import plan_choices, relayed
 from dagtrain.planning.copying import Copier
-from dagtrain.planning.former import FormedPlan, Former, FormMissingError, Group
-from dagtrain.planning.groups import Grouper
+from dagtrain.planning.former import FormedPlan, Former, FormMissingError
 from dagtrain.planning.ladder import NoRoomError
 from dagtrain.planning.link_costs import CodedTraffic
 from dagtrain.planning.planner import Planner
@@ -69,8 +68,6 @@ from placement.search.search import Solver
 
 # options that say how long to search and not what for: an unfinished search goes on under others
 EFFORT = ("gap", "time_limit_seconds")
-# of the time left, what planning one copy of a network on its group of boards may take
-GROUP_SHARE = 0.5
 WITHOUT_LEVERS = (
     "warning: with weights that engines share, or maps that are made again, the block memories are too few; this plan "
     "is without them, as of --share-weights never --recompute never"
@@ -113,18 +110,18 @@ def run(
     attempts = _attempts(options)
     wanted, patient = attempts[0]
 
-    def planner_of(graph: Graph, group: Group | None = None) -> Planner:
-        goals = search if group is None else group.of(search)
-        until = deadline if group is None else deadline.within(GROUP_SHARE * deadline.seconds_left)
-        made = with_levers(graph, cluster, goals, wanted)
+    def planner_of(graph: Graph) -> Planner:
+        made = with_levers(graph, cluster, search, wanted)
         pins = parse_pins(options.pins, made, cluster)
-        return Planner(made, cluster, estimator, goals, pins, progress, until, multiply, deal, choose_codec, patient)
+        return Planner(
+            made, cluster, estimator, search, pins, progress, deadline, multiply, deal, choose_codec, patient
+        )
 
-    def in_form(form: Form, group: Group | None = None) -> Planner:
+    def in_form(form: Form) -> Planner:
         plain = replace(form, remote=frozenset())
         try:
             made = imported if plain == own else import_again(workspace, plain)
-            return planner_of(remote_memory(made, form.remote) if form.remote else made, group)
+            return planner_of(remote_memory(made, form.remote) if form.remote else made)
         except MissingStep as error:
             raise FormMissingError(error.what, error.cure) from error
 
@@ -245,9 +242,6 @@ def _plan(former: Former, form: Form, planner: Planner, options: PlaceOptions, s
     """The best plan, with layers in parts, memories in stores and copies where that pays; ``form`` to begin with, whose
     planner that is."""
     literal = Solver(options.solver) is Solver.LITERAL
-    begin = Grouper(former).start
-    if start is None and not literal:
-        start = begin(form, planner)
     balancer = Balancer(former, planner.problem.cluster) if options.stores and not literal else None
     try:
         try:
@@ -261,7 +255,7 @@ def _plan(former: Former, form: Form, planner: Planner, options: PlaceOptions, s
             found = balancer.rescue(form, planner, failed)
         if balancer is not None:
             found = balancer.run(found)
-        return Copier(former, begin).run(found) if options.replicas == AUTO else found
+        return Copier(former).run(found) if options.replicas == AUTO else found
     except Ended:
         if former.deadline.interrupted:
             raise KeyboardInterrupt from None

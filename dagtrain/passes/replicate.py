@@ -123,6 +123,12 @@ def most_copies(graph: Graph, norm_sync: NormSync = NormSync.TOGETHER) -> dict[s
     return found
 
 
+def copies_of(graph: Graph) -> dict[str, int]:
+    """Layer of the model -> copies of it in a graph, of those that have several."""
+    layers = ((graph.by_name[name], dealt) for name, dealt in graph.dealt.items())
+    return {node.whole: dealt.copies for node, dealt in layers if node.is_layer}
+
+
 def advancing(graph: Graph) -> dict[str, int]:
     """Layer of the model -> copies, 1 where it is single, of those whose statistics run from frame to frame."""
     layers = [node for node in graph.nodes if node.is_layer and isinstance(node.layer, Advancing)]

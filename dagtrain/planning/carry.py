@@ -16,11 +16,6 @@ def places_of(plan: Plan) -> dict[str, str]:
     return {item.item: item.device for item in plan.items}
 
 
-def tiles_of(plan: Plan) -> dict[str, str]:
-    """Node -> tile, of those that have one."""
-    return {item.item: item.tile for item in plan.items if item.tile is not None}
-
-
 def reserving(instance: Instance, share: Fraction) -> Instance:
     """The instance with a share less of the memories, ALMs and DRAM bandwidth of every device."""
     kept = 1 - share

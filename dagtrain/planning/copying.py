@@ -7,14 +7,12 @@ Such a layer keeps the whole pipeline at its pace, however many devices there ar
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import partial
 
 from dagtrain.graph.ir import Graph, Role
-from dagtrain.passes.form import Form
-from dagtrain.passes.replicate import NormSync, most_copies
+from dagtrain.passes.replicate import NormSync, copies_of, most_copies
 from dagtrain.planning.foldings import ANY_PACE
 from dagtrain.planning.former import FormedPlan, Former, FormMissingError
 from dagtrain.planning.levels import LEAST_RATIO
@@ -66,19 +64,11 @@ def slow_layers(
     return found
 
 
-def copies_of(graph: Graph) -> dict[str, int]:
-    """Layer of the model -> copies of it in a graph, of those that have several."""
-    layers = ((graph.by_name[name], dealt) for name, dealt in graph.dealt.items())
-    return {node.whole: dealt.copies for node, dealt in layers if node.is_layer}
-
-
 @dataclass(frozen=True)
 class Copier:
     """Plans a network with copies of some of its layers."""
 
     former: Former
-    # where the search of a form with copies, whose planner that is, may begin; None: anywhere
-    begin: Callable[[Form, Planner], Start | None]
 
     def run(self, found: FormedPlan) -> FormedPlan:
         """The best plan found, from one without these copies on.  None is searched where the bound of foldings tells
@@ -97,27 +87,24 @@ class Copier:
         searched, tried = found.planned.searched, [copies_of(found.graph)]
         if searched is None or not searched.finished:
             return found
+
+        def promises(planner: Planner, _: Fraction) -> tuple[bool, Start | None]:
+            # copies make the pipeline deeper: where it is no faster inside a batch, it is not in training
+            least = planner.searcher.any_bound.proven(self.former.deadline).cycles_per_frame
+            return least * LEAST_RATIO <= found.planned.plan.cycles_per_frame, None
+
         for copies in self._offers(found):
             if copies in tried:
                 continue
             tried.append(copies)
             if self.former.deadline.over:
                 return found.unfinished(searched)
-            form = replace(found.form, copies=copies)
-            better, ended = self.former.better(found, form, partial(self._promises, found, form))
+            better, ended = self.former.better(found, replace(found.form, copies=copies), promises)
             if ended and better is None:
                 return found.unfinished(searched)
             if better is not None:
                 return better
         return found
-
-    def _promises(self, found: FormedPlan, form: Form, planner: Planner, _: Fraction) -> tuple[bool, Start | None]:
-        """Whether a form, whose planner that is, may be faster than the plan found, and where its search begins."""
-        # copies make the pipeline deeper: where it is no faster inside a batch, it is not in training
-        least = planner.searcher.any_bound.proven(self.former.deadline).cycles_per_frame
-        if least * LEAST_RATIO > found.planned.plan.cycles_per_frame:
-            return False, None
-        return True, self.begin(form, planner)
 
     def _offers(self, found: FormedPlan) -> Iterator[dict[str, int]]:
         """Layer -> copies, of what may make a faster plan, the most promising first."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Protocol
 
 from dagtrain.graph.ir import Graph
 from dagtrain.passes.form import Form
@@ -13,7 +12,6 @@ from dagtrain.planning.planner import Planner
 from dagtrain.planning.results import Planned, Searched, Start
 from hdl.errors import DagtrainError, InfeasibleError, OutOfTimeError
 from placement.problem.deadline import Deadline
-from placement.search.search import SearchOptions
 
 
 class FormMissingError(DagtrainError):
@@ -52,36 +50,11 @@ class FormedPlan:
 
 
 @dataclass(frozen=True)
-class Group:
-    """Some boards of a cluster, for one of several copies of a network."""
-
-    # devices that are left empty
-    others: tuple[str, ...]
-    # groups that there are, each with as large a part of the frames
-    groups: int
-
-    def of(self, search: SearchOptions) -> SearchOptions:
-        """Goals of a search on the whole cluster -> those on the group."""
-        least = search.least_fps
-        return replace(
-            search,
-            exclude=(*search.exclude, *self.others),
-            least_fps=None if least is None else least / self.groups,
-        )
-
-
-class PlannerOf(Protocol):
-    """The planner of the imported graph in a form, on all boards or those of a group."""
-
-    def __call__(self, form: Form, group: Group | None = None) -> Planner:
-        """Raises `FormMissingError`, or `GraphError` where the network has no such form."""
-
-
-@dataclass(frozen=True)
 class Former:
     """Plans a network in one form or another."""
 
-    planner: PlannerOf
+    # the planner of the imported graph in this form; raises `FormMissingError`, or `GraphError` where it has none such
+    planner: Callable[[Form], Planner]
     # layers that the user speaks of by name: they stay as they are
     untouched: Collection[str] = ()
     # when to end; all planners have the same

@@ -30,6 +30,7 @@ from dagtrain.planning.resting import try_without_rests
 from dagtrain.planning.results import Planned, Searched, Start
 from dagtrain.planning.searcher import Searcher
 from dagtrain.planning.timetable import Timetable
+from dagtrain.planning.together import begun_together
 from dagtrain.planning.whole_layers import try_whole_layers
 from dagtrain.progress import Progress
 from hdl.costs.estimate import Estimator
@@ -143,7 +144,7 @@ def improve(ladder: Ladder, start: Start | None) -> None:
     Raises as `Ladder.climb` does."""
     searcher = last = ladder.searcher
     try:
-        found = ladder.climb(start)
+        found = ladder.climb(start or begun_together(ladder))
         # relays are of use to this plan only: the graph without them is what is planned
         last, found = with_relays(searcher, found) or (searcher, found)
         searched = ladder.hold_last(last, found)

@@ -25,15 +25,20 @@ class Restricted:
         return replace(assignment, devices=tuple(index[n] for n in assignment.devices))
 
 
-def restrict(instance: Instance, same_device: Sequence[Sequence[str]], exclude: Sequence[str]) -> Restricted:
+def restrict(
+    instance: Instance,
+    same_device: Sequence[Sequence[str]],
+    exclude: Sequence[str],
+    alike: Sequence[Sequence[str]] = (),
+) -> Restricted:
     """The instance without the devices of `exclude`, which on cables are still there but hold nothing, and with the
-    items of each group of `same_device` (names of items or layers) coupled.
+    items of each group of `same_device` (names of items or layers) and of `alike` (names of items) coupled.
 
     Raises:
         DagtrainError: unknown names.
         InfeasibleError: an item is pinned to an excluded device, nothing is left, or coupled items are pinned apart.
     """
-    if not same_device and not exclude:
+    if not same_device and not exclude and not alike:
         return Restricted(instance, instance, "")
     unknown = [f"no device named {name!r} to exclude" for name in exclude if name not in instance.device_index]
     layers: dict[str, list[int]] = {}
@@ -55,6 +60,7 @@ def restrict(instance: Instance, same_device: Sequence[Sequence[str]], exclude: 
     if set(instance.device_index) <= set(exclude):
         raise InfeasibleError(f"placement instance {instance.name!r}: all devices are excluded", "leave at least one")
     groups = [sorted({i for name in group for i in layers[name]}) for group in same_device]
+    groups += [[instance.item_index[name] for name in group] for group in alike]
     keys = _coupled(instance, groups)
     pins: dict[str, dict[str, str]] = {}
     for item, key in zip(instance.items, keys, strict=True):
@@ -70,6 +76,7 @@ def restrict(instance: Instance, same_device: Sequence[Sequence[str]], exclude: 
     items = tuple(replace(item, same_device=key) for item, key in zip(instance.items, keys, strict=True))
     notes = [f"without {', '.join(exclude)}"] if exclude else []
     notes += [f"with {' and '.join(group)} on one device" for group in same_device]
+    notes += [f"with all items of each of {len(alike)} groups on one device"] if alike else []
     return Restricted(instance, replace(instance, items=items, devices=devices), ", ".join(notes) + ": ")
 
 

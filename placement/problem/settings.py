@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from hdl.errors import DagtrainError
 from placement.problem.plan import Plan
@@ -34,12 +34,12 @@ class SearchOptions:
     time_limit_seconds: float | None = None
     # a plan of the same instance to continue from; the result is never slower
     start: Plan | None = None
-    # item → device, for every item: chains start there too while there is no plan, though it may not fit …
+    # item → device, for every item: chains start there too while there is no plan, though it may not fit
     near: Mapping[str, str] | None = None
-    # … with these tiles, item → tile, where they are on offer
-    near_tiles: Mapping[str, str] = field(default_factory=dict)
     # groups of item or layer names; the items of each group stand on one device
     same_device: tuple[tuple[str, ...], ...] = ()
+    # the same of items alone, which a layer may have its name of
+    alike: tuple[tuple[str, ...], ...] = ()
     # names of devices to leave empty
     exclude: tuple[str, ...] = ()
     # where there is no placement, find the smallest set of constraints at fault, which may take longer than the proof

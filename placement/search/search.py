@@ -75,7 +75,7 @@ def find_plan(
     if options.start is not None:
         search.accept(_started(instance, problem.instance, options))
     elif options.near is not None:
-        search.near = _near(problem.instance, options.near, options.near_tiles)
+        search.near = _near(problem.instance, options.near)
     best = _search(search)
     binding = binding_of(search.instance, search.table, best, search.bound)
     bound = Bound(search.bound.cycles_per_frame, problem.note + search.bound.basis)
@@ -86,7 +86,7 @@ def find_plan(
 def _problem(instance: Instance, options: SearchOptions) -> Restricted:
     """What is searched: the instance in time, with the restrictions of the options, beside its ports, its streams to
     DRAM in channels."""
-    problem = restrict(in_time(instance), options.same_device, options.exclude)
+    problem = restrict(in_time(instance), options.same_device, options.exclude, options.alike)
     return replace(problem, original=instance, instance=in_channels(beside_ports(problem.instance)))
 
 
@@ -127,18 +127,11 @@ def _started(instance: Instance, restricted: Instance, options: SearchOptions) -
     return assignment
 
 
-def _near(instance: Instance, near: Mapping[str, str], tiles: Mapping[str, str]) -> Assignment | None:
-    """Items on these devices, with these tiles where they are on offer; None if some item can't be built on its
-    device."""
+def _near(instance: Instance, near: Mapping[str, str]) -> Assignment | None:
+    """Items on these devices, with any configuration; None if some item can't be built on its device."""
     devices = [instance.device_index.get(near[item.name], -1) for item in instance.items]
-    if not all(device >= 0 and instance.configurations(i, device) for i, device in enumerate(devices)):
-        return None
-    chosen = []
-    for i, (item, device) in enumerate(zip(instance.items, devices, strict=True)):
-        offered = [configuration.tile for configuration in instance.configurations(i, device)]
-        tile = tiles.get(item.name)
-        chosen.append(offered.index(tile) if tile in offered else 0)
-    return Assignment(tuple(devices), tuple(chosen))
+    buildable = all(device >= 0 and instance.configurations(i, device) for i, device in enumerate(devices))
+    return Assignment(tuple(devices), (0,) * len(devices)) if buildable else None
 
 
 def _search(search: Descent) -> Assignment:

@@ -1,0 +1,73 @@
+"""Copies of a whole network: where the search for their plan begins.
+
+Copies of a layer exchange gradients, or send them to one update and get its weights back, every tensor a stream of its
+own.  Across the network each has ports at both ends, whatever little it carries.  So a placement is looked for first in
+which all copies of a node stand on one device, as far apart as those of one pipeline on as many boards: there are no
+more places to choose than one pipeline has, and the search of all nodes goes on from it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from dagtrain.graph.ir import Graph
+from dagtrain.passes.exchange import COPY
+from dagtrain.passes.replicate import copies_of, most_copies
+from dagtrain.planning.ladder import Ladder
+from dagtrain.planning.results import Planned, Start
+from hdl.errors import FoldingError, InfeasibleError, OutOfTimeError
+from placement.problem.deadline import Ended
+from placement.problem.plan import Bound, Plan, with_bound
+from placement.search.search import Solver
+
+# the number of a copy in the name of a node
+NUMBER = re.compile(rf"{COPY}\d+")
+
+
+def begun_together(ladder: Ladder) -> Start | None:
+    """Where a climb with copies of a whole network begins: with the best placement that has all copies of each node on
+    one device.  Plans that hold on the way there are kept.
+
+    None without such copies, on one device, or where there is no such placement.  Raises `Ended` at the deadline, or
+    `GoalReached`."""
+    searcher = ladder.searcher
+    problem, alike = searcher.problem, copies_of_nodes(searcher.problem.graph)
+    if not alike or len(problem.devices) == 1 or problem.search.solver is Solver.LITERAL:
+        return None
+    best = replace(searcher.best, keep=lambda planned: searcher.best.take(_without_bound(planned)))
+    together = Ladder(searcher.with_copies_together(alike, best))
+    try:
+        found = together.climb(None)
+    except Ended:
+        raise
+    except (InfeasibleError, OutOfTimeError, FoldingError):
+        return None
+    finally:
+        # to be held when the deadline ends the climb
+        ladder.found = together.found
+    return Start(_unbounded(found.plan), found.levels)
+
+
+def _without_bound(planned: Planned) -> Planned:
+    """A plan with the bound of all foldings alone: that of its levels speaks of copies that stand together."""
+    assert planned.searched is not None, "a ladder's plans know their search"
+    searched = replace(planned.searched, plan=_unbounded(planned.searched.plan))
+    return replace(planned, plan=_unbounded(planned.plan), searched=searched)
+
+
+def _unbounded(plan: Plan) -> Plan:
+    any_bound = Bound(plan.any_bound_cycles_per_frame, plan.any_bound_basis)
+    return with_bound(plan, any_bound, any_bound)
+
+
+def copies_of_nodes(graph: Graph) -> tuple[tuple[str, ...], ...]:
+    """The copies of each node, where all layers that can have copies have equally many; else none."""
+    copies = copies_of(graph)
+    able = {layer for layer, most in most_copies(graph).items() if most > 1}
+    if not able <= copies.keys() or len({*copies.values()}) != 1:
+        return ()
+    alike: dict[str, list[str]] = {}
+    for node in graph.nodes:
+        alike.setdefault(NUMBER.sub("", node.name), []).append(node.name)
+    return tuple(tuple(names) for names in alike.values() if len(names) > 1)

@@ -1,0 +1,163 @@
+"""Copies of a whole network: their search begins with all copies of a node on one device."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dagtrain.flow.placed import load_placed_graph
+from dagtrain.planning import planner as planning
+from dagtrain.planning.ladder import Ladder
+from dagtrain.planning.results import Found, Planned, Start
+from dagtrain.planning.searcher import Searcher
+from dagtrain.planning.together import NUMBER, begun_together, copies_of_nodes
+from hdl.errors import DagtrainError, FoldingError, InfeasibleError, OutOfTimeError
+from placement.problem.deadline import Ended
+from placement.problem.instance import Instance
+from placement.problem.plan import Plan
+from placement.search.search import SearchOptions
+from tests.flow_support import CLUSTER, Case, new_case, quick_costs, with_few_dsp
+
+TWICE = ("--replicas", "2")
+# leaves the first device
+ALONE = ("--exclude", "worker", "--exclude", "f0", "--exclude", "f1")
+
+
+@pytest.fixture
+def case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Case:
+    quick_costs(monkeypatch)
+    more = "".join(f'[[device]]\nname = "f{n}"\nboard = "agilex"\n' for n in range(2))
+    made = new_case(tmp_path, with_few_dsp(0.003, CLUSTER) + more)
+    assert made.step("import", "--exchange", "chain").code == 0
+    return made
+
+
+@dataclass
+class Climbs:
+    """What a planner did."""
+
+    # items that were to stand on one device, of each search
+    searches: list[tuple[tuple[str, ...], ...]] = field(default_factory=list)
+    # where climbs began, and the best plan then
+    begun: list[tuple[Start | None, Planned | None]] = field(default_factory=list)
+
+
+@pytest.fixture
+def climbs(monkeypatch: pytest.MonkeyPatch) -> Climbs:
+    found = Climbs()
+    search = Searcher.search
+
+    def searched(self: Searcher, instance: Instance, options: SearchOptions, bounded: bool = True) -> Plan:
+        found.searches.append(options.alike)
+        return search(self, instance, options, bounded)
+
+    def begun(ladder: Ladder) -> Start | None:
+        start = begun_together(ladder)
+        found.begun.append((start, ladder.searcher.best.planned))
+        return start
+
+    monkeypatch.setattr(Searcher, "search", searched)
+    monkeypatch.setattr(planning, "begun_together", begun)
+    return found
+
+
+def placed(case: Case, *options: str) -> dict[str, Any]:
+    """The plan that a search leaves."""
+    outcome = case.step("place", "--no-split", "--no-remote", *options)
+    assert outcome.code == 0, outcome.error
+    plan: dict[str, Any] = json.loads((case.out / "place" / "plan.json").read_text())
+    return plan
+
+
+def test_copies_of_each_node_begin_on_one_device(case: Case, climbs: Climbs) -> None:
+    plan = placed(case, *TWICE)
+    alike = copies_of_nodes(load_placed_graph(case.workspace))
+    assert len(alike) > 12
+    assert {len(names) for names in alike} == {2}
+    assert all(len({NUMBER.sub("", name) for name in names}) == 1 for names in alike)
+    # then free ones go on from there
+    together = [groups for groups in climbs.searches if groups == alike]
+    assert together
+    assert climbs.searches[: len(together)] == together
+    assert climbs.searches[len(together)] == ()
+    start, _ = climbs.begun[0]
+    assert start is not None
+    places = {item.item: item.device for item in start.plan.items}
+    assert len({*places.values()}) > 1
+    assert all(len({places[name] for name in names}) == 1 for names in alike)
+    assert plan["cycles_per_frame"] <= start.plan.cycles_per_frame
+
+
+def test_plans_with_copies_together_claim_the_bound_of_all_foldings_alone(case: Case, climbs: Climbs) -> None:
+    placed(case, *TWICE)
+    start, planned = climbs.begun[0]
+    # it holds already
+    assert start is not None
+    assert planned is not None
+    assert planned.searched is not None
+    for plan in (start.plan, planned.plan, planned.searched.plan):
+        assert plan.bound_cycles_per_frame == plan.any_bound_cycles_per_frame < plan.cycles_per_frame
+        assert "on one device" not in plan.bound_basis
+
+
+@pytest.mark.parametrize("why", [InfeasibleError, FoldingError, OutOfTimeError])
+def test_where_copies_have_no_place_together_the_search_begins_anywhere(
+    why: type[DagtrainError], case: Case, climbs: Climbs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    climb = Ladder.climb
+
+    def apart(self: Ladder, start: Start | None) -> Found:
+        if self.searcher.problem.search.alike:
+            raise why("no room")
+        return climb(self, start)
+
+    monkeypatch.setattr(Ladder, "climb", apart)
+    placed(case, *TWICE)
+    assert climbs.begun[0] == (None, None)
+    assert climbs.searches[0] == ()
+
+
+def test_what_is_found_together_is_held_at_the_deadline(
+    case: Case, climbs: Climbs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    climb, hold = Ladder.climb, Ladder.hold
+    found: list[Found] = []
+
+    def ended(self: Ladder, start: Start | None) -> Found:
+        monkeypatch.setattr(Ladder, "hold", lambda *_: None)
+        found.append(climb(self, start))
+        monkeypatch.setattr(Ladder, "hold", hold)
+        raise Ended("the time is over")
+
+    monkeypatch.setattr(Ladder, "climb", ended)
+    plan = placed(case, *TWICE)
+    assert climbs.begun == []
+    assert plan["cycles_per_frame"] == found[0].plan.cycles_per_frame
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param((), id="no copies"),
+        pytest.param(("--copy", "c_node=2"), id="copies of one layer"),
+        pytest.param((*TWICE, *ALONE), id="one device"),
+        pytest.param((*TWICE, "--solver", "literal"), id="equations as written"),
+    ],
+)
+def test_nothing_stands_together_without_copies_of_all_or_on_one_device(
+    options: tuple[str, ...], case: Case, climbs: Climbs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    climbed: list[tuple[tuple[str, ...], ...]] = []
+
+    def nothing(self: Ladder, _: Start | None) -> Found:
+        climbed.append(self.searcher.problem.search.alike)
+        raise InfeasibleError("nothing is planned")
+
+    monkeypatch.setattr(Ladder, "climb", nothing)
+    assert "nothing is planned" in case.step("place", "--no-split", "--no-remote", *options).error
+    assert climbs.begun == [(None, None)]
+    assert climbed == [()]
