@@ -221,6 +221,24 @@ def test_engines_that_are_alike_have_runs_of_their_own_length() -> None:
         assert coarse.last[name] == pytest.approx(fine.last[name], rel=0.05)
 
 
+def test_what_hands_on_takes_several_runs_for_one_that_leaves() -> None:
+    """Rows of 24 elements pass in runs of 6 where three pass at once, in runs of 8 where one does, of at most 9."""
+    build = GraphBuilder("unlike", Recipe(batch=BATCH), seed=3)
+    x = build.relu(build.conv(build.input(12, 4, 6), 4, 3, padding=1))
+    whole = build.classify(build.gemm(build.max_pool(x, 2, 2), 4))
+    plain = on_chip(insert_forks(split_rows(differentiate(whole), {"conv1": 4, "relu1": 4})), 130)
+    hop = Hop(source="one", target="two", cycles=5, back_cycles=5, word=1, credits=26, credit_batch=8)
+    fork = plain.graph.by_name["input1.y.deal.y1.fork"]
+    depths = {edge: max(2 * 24, beats) for edge, beats in plain.fifo_beats.items()}
+    wired = replace(plain, hops={fork.inputs["x"]: hop}, fifo_beats=depths)
+    rows = {row.edge: row for row in events._Builder(wired, 6, False, 8).rows}
+    assert [rows[edge].sink.lanes for edge in (fork.inputs["x"], *fork.outputs.values())] == [6, 8, 8]
+    fine, coarse = simulate_events(wired, 6, fine=True), simulate_events(wired, 6, runs=8)
+    assert coarse.turns < fine.turns
+    # a run is a third of a row here
+    assert coarse.last["loss1.results"] == pytest.approx(fine.last["loss1.results"], rel=0.2)
+
+
 # elements of a word and of a beat; words of credits
 @pytest.mark.parametrize(
     ("word", "lanes", "credits", "batch"),

@@ -344,6 +344,9 @@ class _Builder:
                 row.holds = max(1 if row.run == 1 else 2, beats)
             elif (kind == kernel.FRAME and layer.sinks) or layer.works_per_batch:
                 row.holds = -(-layer.waiting(port.name) // row.run)
+                # runs of which one that leaves takes several that come, which the layer does not hand on at once
+                shorter = any(sink.port.beats > row.port.beats for sink in self.all_ports[first:middle])
+                row.holds = max(row.holds, int(row.run > 1 and shorter))
             self._deal(row, layer, port)
             self.all_ports.append(row)
         self.starts.append((first, middle, len(self.all_ports)))
