@@ -114,13 +114,13 @@ class Point:
             self.net, str(self.boards), f"{self.planned_cycles:,}", f"{self.simulated_cycles:,.0f}", f"{self.fps:,.0f}",
             f"{self.bound_cycles / self.simulated_cycles:.1%}", f"{self.idle_mean:.1%}", f"{self.idle_worst:.1%}",
             f"{self.empty:.1%}", f"{self.dsp_share:.1%}", f"{self.port_gbps:.0f}", f"{self.port_both_gbps:.0f}",
-            str(self.staleness), f"{self.simulate_s:.0f}", f"{self.gib:.2f}",
+            str(self.batch), str(self.staleness), f"{self.simulate_s:.0f}", f"{self.gib:.2f}",
         )  # fmt: skip
 
 
 HEADS = (
     "network", "boards", "planned", "simulated", "frames/s", "of bound", "idle", "worst", "empty", "DSP", "port",
-    "both", "stale", "CPU s", "GiB",
+    "both", "batch", "stale", "CPU s", "GiB",
 )  # fmt: skip
 
 
@@ -148,9 +148,10 @@ count = {boards}
 """)
 
 
-def laid(net: str, chosen: ByMultipliers, cluster: Cluster, recipe: Recipe | None = None) -> Wired:
-    """The network on the cluster; unless a recipe is given, its batches are as long as the staleness that it needs."""
-    staleness, frames = 0, FRAMES
+def laid(net: str, chosen: ByMultipliers, cluster: Cluster, recipe: Recipe | None = None, batch: int = FRAMES) -> Wired:
+    """The network on the cluster; unless a recipe is given, its batches are as long as the staleness that it needs, and
+    ``batch`` at least."""
+    staleness, frames = 0, batch
     while True:
         folded = in_parts(forward(net, recipe=recipe or Recipe(batch=frames, staleness=staleness)), chosen)
         where = placed(folded, chosen, [device.name for device in cluster.devices])
@@ -161,10 +162,10 @@ def laid(net: str, chosen: ByMultipliers, cluster: Cluster, recipe: Recipe | Non
         needed = needed_staleness(wired.graph, schedule(wired.graph, chosen.cycles, delays), delays)
         if recipe is not None or needed <= staleness:
             return wired
-        staleness, frames = needed, -(-needed // FRAMES) * FRAMES
+        staleness, frames = needed, max(batch, -(-needed // FRAMES) * FRAMES)
 
 
-def point(net: str, boards: int, runs: int = RUNS) -> Point:
+def point(net: str, boards: int, runs: int = RUNS, batch: int = FRAMES) -> Point:
     """Folds, places and simulates.  Raises `DagtrainError` where nothing finds room."""
     begun = time.process_time()
     cluster = cluster_of(boards)
@@ -172,7 +173,7 @@ def point(net: str, boards: int, runs: int = RUNS) -> Point:
     training = differentiate(forward(net))
     macs = sum(node.layer.macs for node in training.nodes)
     chosen = fastest(training, boards, board)
-    wired = laid(net, chosen, cluster)
+    wired = laid(net, chosen, cluster, batch=batch)
     planned = time.process_time()
     simulation = simulate_fast(wired, BATCHES, CLOCK_HZ / HZ_PER_MHZ, Silent(), runs=runs)
     done = time.process_time()
@@ -229,7 +230,7 @@ def known(path: Path = OUT) -> dict[tuple[str, int], Point]:
     return {(one.net, one.boards): one for one in sorted(points, key=lambda one: (one.net, one.boards))}
 
 
-def _point(words: tuple[str, int, int]) -> Point | str:
+def _point(words: tuple[str, int, int, int]) -> Point | str:
     try:
         return point(*words)
     except DagtrainError as error:
@@ -242,6 +243,7 @@ def main() -> int:
     parser.add_argument("--nets", nargs="+", choices=list(NETS), default=list(NETS))
     parser.add_argument("--boards", nargs="+", type=int, default=list(BOARDS))
     parser.add_argument("--runs", type=int, default=RUNS, help=f"of beats in which a tensor passes, at least ({RUNS})")
+    parser.add_argument("--batch", type=int, default=FRAMES, help=f"frames of a batch, at least ({FRAMES})")
     parser.add_argument("--jobs", type=int, default=1, help="points at once (1)")
     parser.add_argument("--anew", action="store_true", help="also what is known")
     parser.add_argument("--table", action="store_true", help="simulate nothing")
@@ -250,7 +252,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=OUT, help="file of results (%(default)s)")
     options = parser.parse_args()
     found, failed = known(options.out), []
-    wanted = [(net, boards, options.runs) for boards in options.boards for net in options.nets]
+    wanted = [(net, boards, options.runs, options.batch) for boards in options.boards for net in options.nets]
     left = [one for one in wanted if options.anew or one[:2] not in found]
     with multiprocessing.get_context("spawn").Pool(options.jobs, maxtasksperchild=1) as pool:
         for one in pool.imap_unordered(_point, [] if options.table else left):
