@@ -71,6 +71,7 @@ from dagtrain.simulate.result import HZ_PER_MHZ
 from hdl.engine.codec.collective import Collective
 from hdl.fixed import FloatArray
 from hdl.layers.capabilities import RoundedApart
+from hdl.layers.exchange.exchange import Exchange
 from hdl.layers.wiring.gradient_sum import GradientSum
 from hdl.link.format import credit_batch
 from hdl.recipe import Recipe
@@ -326,7 +327,9 @@ def _gradients(graph: PlacedGraph, place: Mapping[str, int]) -> Iterator[Gradien
             continue
         producer, source = graph.producers[node.inputs["g"]]
         layer = producer.layer
-        if isinstance(layer, GradientSum):
+        if isinstance(layer, Exchange):
+            width = layer.rounded.total.width
+        elif isinstance(layer, GradientSum):
             width = layer.total.width
         else:
             rounded = layer.roundings[source.name] if isinstance(layer, RoundedApart) else None
