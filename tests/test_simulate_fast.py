@@ -208,7 +208,7 @@ def test_engines_that_are_alike_have_runs_of_their_own_length() -> None:
     plain = on_chip(insert_forks(split_rows(differentiate(whole), {"conv2": 4, "relu2": 4})), 1500)
     engines = [plain.graph.by_name[f"conv2_rows{number}.gradient"] for number in (1, 2)]
     assert engines[0].layer == engines[1].layer
-    hop = Hop(source="one", target="two", cycles=5, back_cycles=5, word=2, credits=24, credit_batch=8)
+    hop = Hop(source="one", target="two", cycles=5, back_cycles=5, word=3, credits=24, credit_batch=8)
     # as deep as runs are long, at least
     depths = {edge: max(2 * 64, beats) for edge, beats in plain.fifo_beats.items()}
     wired = replace(plain, hops={engines[1].inputs["e"]: hop}, fifo_beats=depths)
@@ -219,6 +219,8 @@ def test_engines_that_are_alike_have_runs_of_their_own_length() -> None:
     assert coarse.turns < fine.turns
     for name in ("loss1.results", *(engine.name for engine in engines)):
         assert coarse.last[name] == pytest.approx(fine.last[name], rel=0.05)
+    # of which none are counted that a tensor does not have
+    assert coarse.words == fine.words
 
 
 def test_what_hands_on_takes_several_runs_for_one_that_leaves() -> None:

@@ -740,11 +740,18 @@ class _Builder:
             self.wired, self.batches, tuple(names), spans("first_at"), spans("last_at"),
             {edge: float(channels["blocked"][i]) for i, edge in enumerate(names)},
             {edge: float(channels["full"][i]) for i, edge in enumerate(names) if channels["full"][i] < kernel.NEVER},
-            {names[i]: int(channels["sent"][i] * channels["at_once"][i]) for i in crossing},
+            {names[i]: self._words(i, channels[i]) for i in crossing},
             {names[i]: int(channels["returned"][i]) for i in crossing},
             {each: int(outputs["passed"][i]) for each, i in self.passing.items() if not each.arrives},
             kept("write"), kept("read"), turns, self._end(channels, times),
         )  # fmt: skip
+
+    def _words(self, number: int, channel: Any) -> int:
+        """Words that left for the network: those that are one here end with a tensor, whose last ones may be fewer."""
+        row = self.rows[number]
+        tensors, within = divmod(int(channel["sent"]), int(channel["words"]))
+        each = math.ceil(row.source.elements / self.wired.hops[row.edge].word)
+        return tensors * each + within * int(channel["at_once"])
 
     def _end(self, channels: Rows, times: FloatArray) -> float:
         """The last time of any ring."""
