@@ -114,11 +114,11 @@ class RowDeal(OfRows, OfMap):
         beat, and a row."""
         return (
             cls(height=6, width=3, channels=4, lanes=2, starts=(0, 2), ends=(4, 6)),
-            cls(height=7, width=2, channels=3, starts=(1, 3, 4), ends=(3, 5, 6), kind=Kind.ERROR),
+            cls(height=5, width=4, channels=3, lanes=6, starts=(0, 2), ends=(3, 5)),
             cls(height=3, width=2, channels=2, lanes=2, starts=(1,), ends=(2,), kind=Kind.STASH),
             cls(height=4, width=1, channels=2, lanes=2, starts=(0, 1), ends=(3, 4), x_fixed=Fixed(12, 4)),
             cls(height=2, width=1, channels=1, starts=(0, 0), ends=(1, 2), x_fixed=Fixed(1, 0, signed=False)),
-            cls(height=5, width=4, channels=3, lanes=6, starts=(0, 2), ends=(3, 5)),
+            cls(height=7, width=2, channels=3, starts=(1, 3, 4), ends=(3, 5, 6), kind=Kind.ERROR),
             cls(height=4, width=3, channels=2, lanes=6, starts=(0, 1, 2), ends=(2, 3, 4), kind=Kind.ERROR),
         )
 

@@ -120,10 +120,10 @@ class RowGather(OfRows):
         and a row."""
         return (
             cls(height=5, width=3, channels=4, lanes=2, rows=(2, 3)),
-            cls(height=6, width=2, channels=3, rows=(1, 4, 1), in_step=1, kind=Kind.ERROR),
+            cls(height=5, width=4, channels=3, lanes=6, rows=(2, 3)),
             cls(height=3, width=2, channels=2, lanes=2, rows=(1, 1, 1), kind=Kind.STASH, x_fixed=Fixed(12, 4)),
             cls(height=2, width=1, channels=1, rows=(2,)),
-            cls(height=5, width=4, channels=3, lanes=6, rows=(2, 3)),
+            cls(height=6, width=2, channels=3, rows=(1, 4, 1), in_step=1, kind=Kind.ERROR),
             cls(height=4, width=3, channels=2, lanes=6, rows=(1, 2, 1), in_step=1, kind=Kind.ERROR),
         )
 
