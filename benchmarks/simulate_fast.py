@@ -10,7 +10,8 @@ Networks stand on them by `benchmarks.by_multipliers`: engines, parts of layers,
 but no memory is counted.  So what is told is what multipliers and links allow.
 
     planned     cycles a frame of the slowest engine
-    simulated   cycles a frame from batch to batch
+    simulated   cycles a frame from batch to batch, of the slowest node: rests of gradient engines while their sums
+                leave are in it, so it is less with longer batches
     of bound    pace beside that of all multipliers of all boards (80 %) that never idle
     idle        1 - busy multiplier cycles / (multipliers * cycles) from batch to batch (FPDeep, TC 6.3.3); mean, worst
     empty       share of the slots of multipliers built, from batch to batch, without a multiplication: idle cycles, and
@@ -68,8 +69,8 @@ RUNS = 32
 LINK_WORDS = 512
 LINK_GBPS = 150
 SWITCH, CHAIN = "switch", "chain"
-# batches that are simulated, of as many times so many frames as staleness needs
-BATCHES, FRAMES = 2, 16
+# batches that are simulated, the last of which count, of as many times so many frames as staleness needs
+BATCHES, FRAMES = 3, 16
 GIB = 1 << 30
 
 

@@ -113,6 +113,34 @@ def test_parts_that_follow_one_another_exchange_halos_alone() -> None:
     assert len(ends) == 2 + 3 + len(gathered)
 
 
+# parts of one or two rows, whose windows see those of two parts on either side
+FEW_ROWS: Mapping[str, Mapping[str, int]] = {
+    "a row each": {"conv2": 9},
+    "a row each, one after another": {"conv1": 9, "relu1": 9, "conv2": 9},
+    "unlike numbers": {"conv1": 7, "relu1": 9, "conv2": 5, "max_pool1": 3},
+}
+
+
+@cache
+def large_windows() -> Graph:
+    """A training graph of 9 x 4 pixels with kernels of five rows."""
+    build = GraphBuilder("windows", Recipe(batch=4, learning_rate=0.1), seed=5)
+    x = build.relu(build.conv(build.input(9, 4, 1), 2, 5, padding=2))
+    x = build.max_pool(build.conv(x, 2, 5, padding=2), 3, 3)
+    training = differentiate(build.classify(build.gemm(build.global_average_pool(x), 3)))
+    return calibrate(training, [synthetic_feeds(training, 4, seed) for seed in range(2)])
+
+
+@pytest.mark.parametrize("name", FEW_ROWS)
+def test_parts_may_have_fewer_rows_than_their_halo(name: str) -> None:
+    whole, wanted = trained(insert_forks(large_windows()))
+    graph = insert_forks(split_rows(large_windows(), FEW_ROWS[name]))
+    several, results = trained(graph)
+    assert all(map(np.array_equal, results, wanted)), "what the host gets"
+    assert all(np.array_equal(several.parameters()[key], values) for key, values in whole.parameters().items())
+    assert max(len(node.layer.rows) for node in graph.nodes if isinstance(node.layer, RowGather)) >= 5
+
+
 def test_one_engine_sums_the_error_of_each_row() -> None:
     """No errors of parts are added up: what would be rounded twice is not there."""
     graph = split_rows(net(4, 0), SETS["all windows"])
@@ -163,10 +191,8 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
     build = GraphBuilder("net", Recipe(batch=2), seed=5)
     x = build.global_average_pool(build.conv(build.input(6, 6, 1), 2, 5, padding=2))
     wide = build.classify(build.gemm(x, 3))
-    with pytest.raises(
-        GraphError, match=r"6 rows in 6 parts: the halo of x, 2 rows, is larger than a part; choose few"
-    ):
-        split_layers(wide, {"conv1": Parts(6, by_rows=True)})
+    with pytest.raises(GraphError, match="6 rows in 7 parts are impossible; choose 2 to 6"):
+        split_layers(wide, {"conv1": Parts(7, by_rows=True)})
     with pytest.raises(GraphError, match="no layer c; choose of conv1"):
         split_layers(wide, {"c": Parts(2, by_rows=True)})
     assert Parts.parse(str(Parts(3, by_rows=True))) == Parts(3, by_rows=True)
@@ -280,6 +306,12 @@ def test_circuits_of_parts_on_slow_links_train_to_the_bits_of_the_whole(
 ) -> None:
     graph = insert_forks(split_rows(net(batch, staleness), SETS[name]))
     check_circuits(graph, CYCLES, of_whole(batch, staleness)[1], tmp_path)
+
+
+@pytest.mark.parametrize("name", quick(1, ["a row each", "a row each, one after another", "unlike numbers"]))
+def test_circuits_of_few_rows_train_to_the_bits_of_the_whole(name: str, tmp_path: Path) -> None:
+    graph = insert_forks(split_rows(large_windows(), FEW_ROWS[name]))
+    check_circuits(graph, CYCLES, trained(insert_forks(large_windows()))[1], tmp_path)
 
 
 @pytest.mark.slow

@@ -347,8 +347,8 @@ def test_nothing_is_at_work_for_longer_than_all_is(batches: int) -> None:
         for idle in simulated.idle_by_device:
             assert 0 < idle.share < 1
             assert (idle.in_training is None) == (batches == 1)
-            # filling and draining make it worse
-            assert idle.in_training is None or 0 < idle.in_training < idle.share
+            # a slow cable: once FIFOs are full, boards are idle for longer than while they fill
+            assert idle.in_training is None or 0 < idle.in_training < 1
 
 
 def test_events_know_no_stalls(tmp_path: Path) -> None:

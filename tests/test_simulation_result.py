@@ -61,6 +61,23 @@ def test_frames_a_second_count_what_is_between_batches_and_inside_they_do_not() 
     assert RUN.frames_per_second_inside == pytest.approx(200e6 / 60)
 
 
+def test_batches_while_fifos_fill_do_not_count() -> None:
+    """Of four batches that take 200, 200, 300, 310 cycles longer, the last two."""
+    ends = (180, 380, 680, 990)
+    batches = tuple(replace(RUN.batches[0], last_result=end) for end in ends)
+    assert replace(RUN, batches=batches).batch_interval == 305
+    assert replace(RUN, batches=batches[:3]).batch_interval == 300
+
+
+def test_what_runs_ahead_of_a_slower_node_does_not_tell_the_pace() -> None:
+    """Results come every 200 cycles a batch, but an engine behind them is a batch in 230."""
+    late = replace(ENGINE, spans=(Span(10, 100), Span(60, 150), Span(240, 330), Span(290, 380)))
+    assert replace(RUN, nodes=(ENGINE, late, UPDATE)).batch_interval == 230
+    # three frames in two batches: in turns with another
+    turns = replace(late, spans=late.spans[:3])
+    assert replace(RUN, nodes=(ENGINE, turns, UPDATE)).batch_interval == 200
+
+
 def test_one_batch_or_batches_of_one_frame_tell_no_interval() -> None:
     one = replace(RUN, batches=RUN.batches[:1])
     assert one.batch_interval is None

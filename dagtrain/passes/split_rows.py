@@ -3,11 +3,11 @@
     y[a:b] = f(x[a':b']; w)        dx[c:d] = f'(e[c':d']; w)        g = round(sum of g(x[a':b'], e[a:b]))
 
 A part reads the rows that its own see: where windows overlap those are, beside its own, some of its neighbours' (the
-*halo*, kernel - stride rows of a convolution).  So neighbours exchange halos of activations on the way forward, and
-halos of errors on the way back: an error engine makes each row of dx as one sum of all errors that reach it, rounded
-once, and no sums of parts are added up.  Gradients of a weight leave the parts as exact sums, which are added and
-rounded once; one update sends new weights to all parts.  So nothing but the time that things take depends on the
-number of parts.
+*halo*, kernel - stride rows of a convolution; of parts of few rows, those of several parts on either side).  So
+neighbours exchange halos of activations on the way forward, and halos of errors on the way back: an error engine makes
+each row of dx as one sum of all errors that reach it, rounded once, and no sums of parts are added up.  Gradients of a
+weight leave the parts as exact sums, which are added and rounded once; one update sends new weights to all parts.  So
+nothing but the time that things take depends on the number of parts.
 
 Once a batch both go from part to part: each adds its sums to those of the parts before it (`hdl.layers.exchange`,
 without a codec), until the last one rounds them; and new weights come back the same way.  So a port carries them once
@@ -57,18 +57,7 @@ def row_parts(layer: Layer, count: int) -> list[RowPart] | None:
     if not 2 <= count <= rows:
         cure = f"choose 2 to {rows}" if rows > 1 else "leave it whole"
         raise ShapeError(f"{rows} rows in {count} parts are impossible", cure)
-    parts = [part for first, end in ranges(rows, count) if (part := layer.row_part(first, end)) is not None]
-    for sink in parts[0].needs:
-        needs = [part.needs[sink] for part in parts]
-        # twice the rows of a halo at each border, and twice the place of that border
-        halos = [end - first for (_, end), (first, _) in pairwise(needs)]
-        borders = [2 * needs[0][0], *(end + first for (_, end), (first, _) in pairwise(needs)), 2 * needs[-1][1]]
-        if max(halos) > min(after - before for before, after in pairwise(borders)):
-            raise ShapeError(
-                f"{rows} rows in {count} parts: the halo of {sink}, {-(-max(halos) // 2)} rows, is larger than a part",
-                "choose fewer parts",
-            )
-    return parts
+    return [part for first, end in ranges(rows, count) if (part := layer.row_part(first, end)) is not None]
 
 
 @graph_pass(Stage.TRAINING, Stage.TRAINING)

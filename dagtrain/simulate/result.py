@@ -138,9 +138,19 @@ class Simulation:
 
     @property
     def batch_interval(self) -> float | None:
-        """Mean cycles from the last result of a batch to that of the next one; None of a single batch."""
-        ends = [batch.last_result for batch in self.batches]
-        return (ends[-1] - ends[0]) / (len(ends) - 1) if len(ends) > 1 else None
+        """Mean cycles from batch to batch over the later half of them, of the results or of the node that is slowest:
+        what runs ahead of it does so until the FIFOs between are full.  None of a single batch."""
+        count = len(self.batches)
+        if count == 1:
+            return None
+        since = (count - 1) // 2
+        ends = [[batch.last_result for batch in self.batches]]
+        for node in self.nodes:
+            # what copies take in turns is no whole number of frames a batch
+            if not node.per_batch and node.spans and len(node.spans) % count == 0:
+                frames = len(node.spans) // count
+                ends.append([span.last for span in node.spans[frames - 1 :: frames]])
+        return max((last[-1] - last[since]) / (count - 1 - since) for last in ends)
 
     @property
     def frame_interval(self) -> float | None:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
+from hdl.engine.window.convolution import RESULTS
+from hdl.engine.window.pace import even_shares, unlike_strips, word_beats
 from hdl.engine.window.walk import Axis, Walk
 from hdl.errors import ShapeError
 from hdl.layers.base import Layer
+from hdl.layers.folding import divisors
 from hdl.layers.shape import RowPart
 from hdl.layers.window import Window
 from hdl.spelling import QUIET
+from hdl.streams import queue_latency
 from hdl.tensor import Port
 
 
@@ -159,15 +164,57 @@ class Windowed(InputMap):
 
     @property
     def cycles_per_frame(self) -> int:
-        """Work, but no faster than any port, nor than one word of the stored map a cycle."""
-        walk = self.walk
-        return max(walk.cycles, walk.words, *(port.beats for port in self.frame_ports))
+        """Work, but no faster than any port, nor than one word of the stored map a cycle, nor than results of strips of
+        unlike work leave."""
+        return max(sum(self.strip_cycles), self.walk.words, *(port.beats for port in self.frame_ports))
+
+    @property
+    def words_along(self) -> Mapping[str, int]:
+        """Ports of maps that pass while their rows are at work: elements a word inside."""
+        return {}
+
+    @property
+    def made_cycles(self) -> int:
+        """From the last operation on a result to the queue from which it leaves."""
+        return 0
+
+    @property
+    def result_places(self) -> int:
+        """Results on which work has ended and that have not left, at most."""
+        return RESULTS
+
+    @cached_property
+    def strip_cycles(self) -> tuple[int, ...]:
+        """Cycles of each strip in steady state: those of its work, or those in which what passes with it does."""
+        walk, ports = self.walk, [(self.port(name), word) for name, word in self.words_along.items()]
+        if not ports or walk.passes > 1:
+            return tuple(walk.strip_cycles)
+        if walk.phases == 1:
+            beats = even_shares(max(port.beats for port, _ in ports), walk.rows.outputs)
+            return tuple(max(pair) for pair in zip(walk.strip_cycles, beats, strict=True))
+        # it leaves in the cycle after that in which it can first
+        latency = self.made_cycles + queue_latency(RESULTS) + 1
+        leaving = (word_beats(port.tensor.shape[-1], word, port.lanes) for port, word in ports)
+        holds = tuple(max(beats) for beats in zip(*leaving, strict=True))
+        return unlike_strips(walk, holds, latency, self.result_places)
+
+    def widened(self, cycles: int) -> Self:
+        """With more lanes for what passes while its rows are at work, if strips of unlike work take more than so many
+        cycles with as few as the frame needs."""
+        found = self
+        while sum(found.strip_cycles) > cycles >= found.walk.cycles:
+            narrow = min((found.port(name) for name in found.words_along), key=lambda port: port.lanes)
+            wider = [lanes for lanes in divisors(narrow.tensor.shape[-1]) if lanes > narrow.lanes]
+            if not wider:
+                break
+            found = dataclasses.replace(found, **{f"{narrow.name}_lanes": wider[0]})  # type: ignore[arg-type]
+        return found
 
     def ring_rows(self, stored: str) -> int:
         """Rows of the map at port ``stored`` that the engine holds, so that it keeps to its cycles."""
         port, walk = self.port(stored), self.walk
         row_beats = max(port.beats // walk.rows.stored, walk.row_words)
-        return walk.ring_rows(row_beats, self.cycles_per_frame)
+        return walk.ring_rows(row_beats, self.cycles_per_frame, self.strip_cycles)
 
     def rows_required(self, stored: str, source: str, elements: int) -> int:
         """Elements at port ``stored`` that must be there for ``elements`` of ``source``: whole rows."""

@@ -66,6 +66,11 @@ def results_along(walk: Walk, port: Port) -> FloatArray:
     return np.arange(1, walk.rows.outputs + 1, dtype=np.float64) * (port.tensor.elements // walk.rows.outputs)
 
 
+def made_cycles(sum_cycles: int, rounding_cycles: int = REQUANTISE_LATENCY) -> int:
+    """From a result's last operation, which is in a strip's last cycle, to its entry into the queue."""
+    return DATA_AFTER - 1 + sum_cycles + ACCUMULATE_LATENCY + rounding_cycles
+
+
 def result_strips(
     walk: Walk,
     stored: Mapping[str, tuple[Port, int]],
@@ -96,7 +101,7 @@ def result_strips(
         cycles=tuple(walk.strip_cycles),
         words=words,
         begin_cycles=_entry_cycles(stored),
-        result_cycles=DATA_AFTER - 1 + sum_cycles + ACCUMULATE_LATENCY + rounding_cycles + leave
+        result_cycles=made_cycles(sum_cycles, rounding_cycles) + leave
         + max(min(1, adapter_cycles(word, port.lanes)) for port, word in results.values()),
         load_cycles=load_cycles,
         parts=walk.rows.outputs if walk.cut else 0,

@@ -390,17 +390,18 @@ class Walk:
             for column in range(self.columns.parallel)
         ]
 
-    def ring_rows(self, input_row: int, period: int) -> int:
+    def ring_rows(self, input_row: int, period: int, strip_cycles: tuple[int, ...]) -> int:
         """Rows that the ring must hold so that a frame takes ``period`` cycles when nothing else stalls.
 
         Args:
             input_row: cycles in which one stored row arrives.
             period: cycles a frame.
+            strip_cycles: for which the engine is at each strip, if its rows are there.
         """
         return _ring_rows(
             tuple(self.strip_needs),
             tuple(self.strip_frees),
-            tuple(self.strip_cycles),
+            strip_cycles,
             input_row,
             self.rows.stored,
             period,

@@ -343,7 +343,7 @@ class WindowEngine(Windowed):
         }
         elements = self.weight_count + tile.padding(self.weight_shape)
         lanes["w_lanes"] = self._weight_lanes(elements, tile.size, self._passing_cycles(tile, cycles))
-        return dataclasses.replace(self, tile=tile, **lanes)  # type: ignore[arg-type]
+        return dataclasses.replace(self, tile=tile, **lanes).widened(cycles)  # type: ignore[arg-type]
 
     def _weight_lanes(self, elements: int, tile: int, cycles: int) -> int:
         """The fewest lanes for so many cycles; of versions that come from a memory port no more than it has."""

@@ -20,7 +20,7 @@ import numpy as np
 from hdl.engine.arithmetic.mac import operand_bits, tree_levels
 from hdl.engine.weights.records import WORD_BITS
 from hdl.engine.window.gradient import FLUSH, GradientShape
-from hdl.engine.window.strips import PLACE_FREE, WEIGHT_LATENCY, gradient_strips, result_strips
+from hdl.engine.window.strips import PLACE_FREE, WEIGHT_LATENCY, gradient_strips, made_cycles, result_strips
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.beats import pack, unpack
@@ -119,16 +119,37 @@ class WeightedEngine(WindowEngine):
     def strips(self) -> Strips:
         """Rows of the result."""
         stored, result = self.stored, self.result
-        stored_word, word = reversed(self.map_words) if self.transposed else self.map_words
+        stored_word, word = self._words_inside
         return result_strips(
             self.walk,
             {stored.name: (stored, stored_word)},
             {result.name: (result, word)},
             {stored.name: self.ring_rows(stored.name)},
-            2 + tree_levels(self.tile.size // word),
+            self._sum_cycles,
             load_cycles=self._switch_cycles,
             reordered_words=self.reordered_frames * words_of(result, word),
         )
+
+    @property
+    def _words_inside(self) -> tuple[int, int]:
+        """Elements a word of the stored map, and of the result."""
+        forward, back = self.map_words
+        return (back, forward) if self.transposed else (forward, back)
+
+    @property
+    def _sum_cycles(self) -> int:
+        """From the words of the ring to the sum of one operation."""
+        return 2 + tree_levels(self.tile.size // self._words_inside[1])
+
+    @property
+    def words_along(self) -> Mapping[str, int]:
+        """Of the result, where it doesn't wait for a last pass."""
+        return {self.result.name: self._words_inside[1]}
+
+    @property
+    def made_cycles(self) -> int:
+        """As `strips` has it."""
+        return made_cycles(self._sum_cycles)
 
     @property
     def reordered_frames(self) -> int:
@@ -464,6 +485,11 @@ class GradientEngine(WindowEngine):
         if self.streamed:
             return 0
         return FLUSH + 2 + (self.words - 1) * (self.tile.size // self.w_lanes)
+
+    @property
+    def words_along(self) -> Mapping[str, int]:
+        """Of e."""
+        return {"e": self.map_words[1]}
 
     @property
     def strips(self) -> Strips:

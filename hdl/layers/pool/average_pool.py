@@ -186,13 +186,14 @@ class _AveragePool(WindowPool):
         """A product a window where the factor is not the same everywhere; sums are no products."""
         return self.counts.size * self.channels if self.multipliers else 0
 
-    def _shape(self, stored: str, operand: Fixed, result: Fixed) -> AverageShape:
-        """What the engine is built from; ``stored`` is the port of the stored map."""
+    def _shape(self, ring_rows: int) -> AverageShape:
+        """What the engine is built from, with so many rows of the stored map."""
+        operand, result = self.sinks[0].tensor.fixed, self.sources[0].tensor.fixed
         return AverageShape(
             walk=self.walk,
             lanes=self.engine_lanes,
             groups=self.channels // self.engine_lanes,
-            ring_rows=self.ring_rows(stored),
+            ring_rows=ring_rows,
             operand=operand,
             result=result,
             factor=self._factor,
@@ -203,13 +204,13 @@ class _AveragePool(WindowPool):
     @property
     def _engine(self) -> AverageShape:
         """Of this direction."""
-        stored, made = self.sinks[0], self.sources[0]
-        return self._shape(stored.name, stored.tensor.fixed, made.tensor.fixed)
+        return self._shape(self.ring_rows(self.sinks[0].name))
 
     @property
     def rounding_cycles(self) -> int:
         """Product, if it comes after the sum, and rounding."""
-        shape = self._engine
+        # any number of rows: it is asked how many there must be
+        shape = self._shape(1)
         if shape.before:
             scaling = 1
         elif isinstance(shape.factor, Factors):
@@ -217,6 +218,11 @@ class _AveragePool(WindowPool):
         else:
             scaling = scale_cycles(shape.sum_bits, shape.factor)
         return scaling + rounding_cycles(shape.shift)
+
+    @property
+    def result_places(self) -> int:
+        """Behind the queue, every stage of product and rounding holds one as well."""
+        return super().result_places + self.rounding_cycles
 
     @property
     def strips(self) -> Strips:

@@ -11,7 +11,7 @@ from typing import ClassVar, Self
 import numpy as np
 
 from hdl.engine.arithmetic.mac import tree_levels
-from hdl.engine.window.strips import result_strips
+from hdl.engine.window.strips import made_cycles, result_strips
 from hdl.engine.window.walk import Walk
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed
@@ -72,6 +72,7 @@ class WindowPool(Windowed):
         if engines:
             _, taps, width = min(engines)
             folded = dataclasses.replace(self, engine_lanes=width, engine_taps=taps, **fields)  # type: ignore[arg-type]
+            folded = folded.widened(cycles)
             if folded.cycles_per_frame <= cycles:
                 return folded
         raise FoldingError(f"{self.name} can't be done in {cycles} cycles a frame", "allow more cycles")
@@ -88,7 +89,22 @@ class WindowPool(Windowed):
             {port.name: (port, self.engine_lanes) for port in ports} for ports in (self.sinks, self.sources)
         )
         rings = {name: self.ring_rows(name) for name in stores}
-        return result_strips(self.walk, stores, gives, rings, 1 + tree_levels(self.walk.taps), self.rounding_cycles)
+        return result_strips(self.walk, stores, gives, rings, self._sum_cycles, self.rounding_cycles)
+
+    @property
+    def _sum_cycles(self) -> int:
+        """From the words of the ring to what one operation finds."""
+        return 1 + tree_levels(self.walk.taps)
+
+    @property
+    def words_along(self) -> Mapping[str, int]:
+        """Of the results."""
+        return {port.name: self.engine_lanes for port in self.sources}
+
+    @property
+    def made_cycles(self) -> int:
+        """As `strips` has it."""
+        return made_cycles(self._sum_cycles, self.rounding_cycles)
 
     @property
     @abstractmethod
