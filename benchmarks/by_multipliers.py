@@ -7,7 +7,8 @@ What FPDeep's mapping counts are multipliers, so to stand beside it a graph of o
    whole, by rows (`dagtrain.passes.split_rows`), or by output channels (`dagtrain.passes.split_layers`) where the
    copies of its input take no more than `COPIES` of a board's link.
 2. The least T is taken whose engines, the largest ones first, each into the fullest board that has room, stand on the
-   boards; engines of a part stand together where they find room together.
+   boards; engines of a part stand together where they find room together, and always if its weights take longer than
+   T to pass a link: all of its engines would rest for that, once a batch.
 3. What has no multipliers stands where most of its bits come from and go to.
 
 On a chain of boards step 2 takes engines in the order of the network instead (`in_row`), each on the board of the one
@@ -74,6 +75,12 @@ class Way:
     # bits of its input that leave one board, a frame
     copied_bits: int
 
+    def together(self, cycles: int, board: Board) -> bool:
+        """Whether the engines of a part must stand on one board: its weights take longer than a frame to pass a link.
+
+        Parts by rows pass theirs on from one to the next anyway."""
+        return not self.how.by_rows and self.engines[0].port("w").tensor.bits > board.link_bits * cycles
+
     @property
     def tiles(self) -> tuple[tuple[int, int, Tile], ...]:
         """(multipliers, cycles of the slowest engine, tile) of all that every engine can have, the fewest first."""
@@ -107,11 +114,19 @@ class Chosen:
     way: Way
     # of each engine
     multipliers: int
+    # whether the engines of a part stand on one board
+    together: bool
 
     @property
     def total(self) -> int:
         """Multipliers of all parts, were all as large as the largest."""
         return self.multipliers * len(self.way.engines) * self.way.how.count
+
+    @property
+    def groups(self) -> list[list[int]]:
+        """Multipliers, part by part, of what a board must have room for."""
+        engines = [self.multipliers] * len(self.way.engines)
+        return [[sum(engines)] if self.together else engines] * self.way.how.count
 
 
 @dataclass(frozen=True)
@@ -158,11 +173,12 @@ def choose(found: Mapping[str, Sequence[Way]], cycles: int, most: float, board: 
     way with so few in an engine."""
     chosen = {}
     for whole, options in found.items():
-        row = [
-            Chosen(way, size)
-            for way in options
-            if way.copied_bits <= COPIES * board.link_bits * cycles and (size := way.multipliers(cycles, most))
-        ]
+        row = []
+        for way in options:
+            together = way.together(cycles, board)
+            size = way.multipliers(cycles, min(most, board.dsp // len(way.engines)) if together else most)
+            if size and way.copied_bits <= COPIES * board.link_bits * cycles:
+                row.append(Chosen(way, size, together))
         if not row:
             return None
         chosen[whole] = min(row, key=lambda one: (one.total, one.way.how.count, not one.way.how.by_rows))
@@ -227,9 +243,7 @@ def fastest(graph: Graph, boards: int, board: Board, packing: Packing = packed) 
             chosen = choose(found, cycles, share * board.dsp, board)
             if chosen is None or sum(one.total for one in chosen.values()) > boards * board.dsp:
                 continue
-            groups = [
-                [one.multipliers] * len(one.way.engines) for one in chosen.values() for _ in range(one.way.how.count)
-            ]
+            groups = [group for one in chosen.values() for group in one.groups]
             if packing(groups, boards, board.dsp) is not None:
                 return ByMultipliers(cycles, boards, board, chosen, packing)
     raise DagtrainError(f"{graph.name} on {boards} boards of {board.dsp} DSP blocks: no interval was found")
@@ -264,13 +278,17 @@ def placed(folded: Graph, chosen: ByMultipliers, devices: Sequence[str]) -> dict
         if node.layer.multipliers and not node.layer.pinned_to_host:
             groups[node.layer_of].append(node)
     pinned = {node.name: 0 for node in folded.nodes if node.layer.pinned_to_host}
-    sizes = [[int(node.layer.multipliers) for node in group] for group in groups.values()]
+    sizes = []
+    for group in groups.values():
+        engines = [int(node.layer.multipliers) for node in group]
+        sizes.append([sum(engines)] if chosen.chosen[group[0].whole].together else engines)
     boards = chosen.packing(sizes, chosen.boards, chosen.board.dsp)
     if boards is None:
         raise DagtrainError(f"{folded.name}: engines of unlike parts found no room on {chosen.boards} boards")
     where = dict(pinned)
     for group, found in zip(groups.values(), boards, strict=True):
-        where |= {node.name: board for node, board in zip(group, found, strict=True)}
+        # one board for all of what stands together
+        where |= dict(zip((node.name for node in group), found * (len(group) // len(found)), strict=True))
     where |= {node: where[engine] for node, engine in _handing_on(folded) if engine in where}
     _gather(folded, where, fixed=frozenset(where))
     return {node.name: devices[where.get(node.name, 0)] for node in folded.nodes}

@@ -137,6 +137,28 @@ def test_copies_of_an_input_stay_within_the_link() -> None:
         assert one.way.copied_bits <= by_multipliers.COPIES * slow.link_bits * fastest(training, 4, slow).cycles
 
 
+def test_engines_of_weights_that_take_longer_than_a_frame_to_pass_a_link_stand_together() -> None:
+    training = differentiate(small_net())
+    slow = Board(PART, SMALL.dsp, 1.0)
+    chosen = fastest(training, 4, slow)
+    heavy = {whole for whole, one in chosen.chosen.items() if one.together}
+    assert heavy
+    for whole in heavy:
+        one = chosen.chosen[whole]
+        assert one.way.engines[0].port("w").tensor.bits > chosen.cycles
+        assert one.multipliers * len(one.way.engines) <= slow.dsp
+    folded = in_parts(small_net(), chosen)
+    where = placed(folded, chosen, DEVICES)
+    boards: dict[str, set[str]] = defaultdict(set)
+    for node in folded.nodes:
+        if node.whole in heavy and node.layer.multipliers:
+            boards[node.layer_of].add(where[node.name])
+    assert boards
+    assert all(len(found) == 1 for found in boards.values())
+    # on a fast link no layer need
+    assert not any(one.together for one in fastest(training, 4, SMALL).chosen.values())
+
+
 # ---- what was simulated
 
 
