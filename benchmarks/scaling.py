@@ -529,19 +529,22 @@ def _keep(found: Known, path: Path) -> None:
     known.cache_clear()
 
 
-def cycles_of(pipe: Pipeline) -> float | None:
-    """A frame, as it was simulated."""
+def cycles_of(pipe: Pipeline, share: int) -> float | None:
+    """A frame in batches of ``share``: once a batch engines rest for as long as was simulated."""
     point = simulate_fast.known().get((pipe.net, pipe.boards))
-    return None if point is None else point.simulated_cycles
+    if point is None:
+        return None
+    rests = (point.simulated_cycles - point.planned_cycles) * point.batch
+    return point.planned_cycles + rests / share
 
 
 def rows(nets: Sequence[str], sizes: Sequence[int], batch: int, racks: Racks) -> list[Scaled]:
     """For each number of boards, copies of every pipeline of these networks that is no larger."""
     return [
-        scaled(pipe, size // pipe.boards, batch, racks, cycles_of(pipe))
+        scaled(pipe, copies, batch, racks, cycles_of(pipe, batch // copies))
         for pipe in known().pipelines
         for size in sizes
-        if pipe.net in nets and size >= pipe.boards and size // pipe.boards <= batch
+        if pipe.net in nets and size >= pipe.boards and (copies := size // pipe.boards) <= batch
     ]
 
 
@@ -594,12 +597,14 @@ def checks() -> list[Check]:
         point = simulate_fast.known().get((pipe.net, pipe.boards))
         if point is None:
             continue
-        one = scaled(pipe, 1, point.batch, Racks())
+        # how long engines rest once a batch the formula doesn't know; words are counted at the pace that was simulated
+        unrested = scaled(pipe, 1, point.batch, Racks())
+        one = scaled(pipe, 1, point.batch, Racks(), point.simulated_cycles)
         streams, _, _, _ = _loads(pipe, np.zeros((1, pipe.boards)), pipe.boards)
         both = float(np.max(streams.frame.sum(axis=0) + streams.batch.sum(axis=0) / point.batch)) * one.fps / GBIT
         title = f"{pipe.net}, {pipe.boards} boards"
         found += [
-            Check(f"{title}: cycles a frame", CLOCK_HZ / one.fps, point.simulated_cycles),
+            Check(f"{title}: cycles a frame", CLOCK_HZ / unrested.fps, point.simulated_cycles),
             Check(f"{title}: Gb/s of the busiest port", one.streams_gbps, point.port_gbps),
             Check(f"{title}: both ways", both, point.port_both_gbps),
         ]
@@ -695,7 +700,7 @@ def plot(nets: Sequence[str], batch: int, racks: Racks) -> str:
                 (one.boards * one.copies, one.fps)
                 for count in counts
                 if count <= batch and count * pipe.boards <= max(SIZES)
-                for one in [scaled(pipe, count, batch, racks, cycles_of(pipe))]
+                for one in [scaled(pipe, count, batch, racks, cycles_of(pipe, max(1, batch // count)))]
             ]
             first = pipe
     bound = [(size, size * DSP * CLOCK_HZ / first.macs) for size in (SIZES[0] / 20, SIZES[-1])]
