@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import by_multipliers, long_chains, simulate_fast
 from benchmarks.by_multipliers import Board, fastest, in_parts, in_row, packed, placed
-from benchmarks.fpdeep import DSP, NETS, PART, Bare, chain
+from benchmarks.fpdeep import CLOCK_HZ, DSP, NETS, PART, Bare, chain, forward
 from dagtrain.graph.ir import Graph, Role
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.planning.choices import cluster_dram
@@ -172,6 +172,18 @@ def test_results_are_of_fpdeeps_networks_and_none_is_faster_than_multipliers_all
         assert one.empty >= one.idle_mean - 0.02
         assert one.dsp_share <= 1 + 1e-3
         assert one.staleness <= one.batch
+
+
+@pytest.mark.slow
+def test_training_is_as_fast_as_the_recurrence_over_frames_says() -> None:
+    """Two ways to the same number: events one by one, and when each frame passes each node (`Wired.batch_time`)."""
+    point = simulate_fast.known()["AlexNet", 10]
+    cluster = simulate_fast.cluster_of(point.boards)
+    board = Board(PART, cluster.devices[0].board.dsp, simulate_fast.LINK_GBPS * 1e9 / CLOCK_HZ)
+    chosen = fastest(differentiate(forward(point.net)), point.boards, board)
+    wired = simulate_fast.laid(point.net, chosen, cluster, batch=point.batch)
+    assert wired.graph.recipe.batch == point.batch
+    assert wired.batch_time.cycles / point.batch == pytest.approx(point.simulated_cycles, rel=1e-4)
 
 
 def test_the_page_has_the_table() -> None:
