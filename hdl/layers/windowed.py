@@ -169,14 +169,15 @@ class Windowed(InputMap):
         return max(sum(self.strip_cycles), self.walk.words, *(port.beats for port in self.frame_ports))
 
     @property
+    @abstractmethod
     def words_along(self) -> Mapping[str, int]:
         """Ports of maps that pass while their rows are at work: elements a word inside."""
-        return {}
 
     @property
     def made_cycles(self) -> int:
-        """From the last operation on a result to the queue from which it leaves."""
-        return 0
+        """From the last operation on a result to the queue from which it leaves; asked of engines whose results differ
+        in work."""
+        raise NotImplementedError(f"{type(self).__name__}.made_cycles")
 
     @property
     def result_places(self) -> int:

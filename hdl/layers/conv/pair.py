@@ -139,6 +139,11 @@ class ConvPair(DenseEngine):
         return max(engine.cycles_per_frame for engine in self.engines)
 
     @property
+    def words_along(self) -> Mapping[str, int]:
+        """None: each engine keeps to its own strips."""
+        return {}
+
+    @property
     def pipeline_cycles(self) -> int:
         """Of the longer one."""
         return max(engine.pipeline_cycles for engine in self.engines)
