@@ -700,7 +700,7 @@ def plot(nets: Sequence[str], batch: int, racks: Racks) -> str:
                 (one.boards * one.copies, one.fps)
                 for count in counts
                 if count <= batch and count * pipe.boards <= max(SIZES)
-                for one in [scaled(pipe, count, batch, racks, cycles_of(pipe, max(1, batch // count)))]
+                for one in [scaled(pipe, count, batch, racks, cycles_of(pipe, batch // count))]
             ]
             first = pipe
     bound = [(size, size * DSP * CLOCK_HZ / first.macs) for size in (SIZES[0] / 20, SIZES[-1])]

@@ -62,8 +62,10 @@ def uneven(seed: int) -> Any:
         kind: Any = (MaxPoolError, AveragePoolError, ConvError, DepthwiseConvError)[rng.integers(4)]
         try:
             if kind is ConvError:
-                tile = Tile(int(rng.choice((1, 2, 4, 8))), lanes, 1)
-                layer: Any = ConvError(**fields, filters=8, tile=tile, e_lanes=8)
+                # tiles that divide and ragged ones, dense and in groups, with and without dilation
+                tile, dilation = Tile(int(rng.choice((1, 2, 4, 5, 8))), lanes, 1), (int(rng.integers(1, 3)), 1)
+                groups = int(rng.choice((1, 1, 2)))
+                layer: Any = ConvError(**fields, filters=8, tile=tile, e_lanes=8, groups=groups, dilation=dilation)
             elif kind is DepthwiseConvError:
                 layer = DepthwiseConvError(**fields, tile=Tile(lanes, 1, 1), e_lanes=channels)
             else:
@@ -81,17 +83,30 @@ def test_engines_of_unlike_strips_take_exactly_the_declared_cycles(seed: int) ->
     assert measured(layer, seed) == layer.cycles_per_frame, (seed, naive(layer), layer)
 
 
-def test_few_rows_that_leave_slowly_are_worth_another_row_of_the_ring() -> None:
+def test_unlike_strips_take_a_tenth_longer_than_their_work_and_their_beats() -> None:
+    fields: dict[str, Any] = {"height": 4, "width": 32, "channels": 32, "kernel": (3, 3), "stride": (2, 2)}
+    pool = MaxPoolError(**fields, padding=(1, 1, 1, 1), engine_lanes=2, e_lanes=1, dx_lanes=1)
+    assert naive(pool) == 4608
+    assert measured(pool, 1) == pool.cycles_per_frame == 5020
+
+
+def test_few_rows_that_leave_slowly_are_worth_more_rows_of_the_ring(monkeypatch: pytest.MonkeyPatch) -> None:
     """A part by rows: results leave slower than they are made, so the row of the next frame finds room later."""
     pool = MaxPoolError(
-        height=3, width=27, channels=16, kernel=(3, 3), stride=(2, 2), padding=(2, 0, 2, 0), engine_lanes=4,
+        height=3, width=27, channels=32, kernel=(3, 3), stride=(2, 2), padding=(2, 0, 2, 0), engine_lanes=4,
         e_lanes=1, dx_lanes=1,
     )  # fmt: skip
     assert max(pool.walk.strip_cycles) < min(pool.strip_cycles)
-    assert measured(pool, 1) == pool.cycles_per_frame == 3 * 27 * 16
+    assert pool.ring_rows("e") == 4
+    assert measured(pool, 1) == pool.cycles_per_frame == 3 * 27 * 32
+    # as many as strips that last as long as their work want, and one fewer than there are
+    assert pool.walk.ring_rows(pool.port("e").beats // 3, pool.cycles_per_frame, tuple(pool.walk.strip_cycles)) == 2
+    for rows, cycles in ((2, 3314), (3, 2898)):
+        monkeypatch.setattr(MaxPoolError, "ring_rows", lambda *_, rows=rows: rows)
+        assert measured(pool, 1) == cycles
 
 
-def test_results_that_come_as_fast_as_they_leave_need_no_further_row() -> None:
+def test_results_that_leave_as_fast_as_they_come_cost_nothing() -> None:
     fields: dict[str, Any] = {"height": 8, "width": 8, "channels": 8, "kernel": (2, 2), "stride": (2, 2)}
     pool = MaxPool(**fields, engine_lanes=8, x_lanes=8, y_lanes=8)
     assert pool.strip_cycles == tuple(pool.walk.strip_cycles)

@@ -83,5 +83,8 @@ def test_digits_on_three_fpgas_take_the_cycles_of_the_cosimulation(stall: float,
     assert found["cosim"]["equal"]
     ends = [batch["last_result"] for batch in found["simulate"]["batches"]]
     assert found["cosim"]["batch_cycles"] == [later - end for end, later in itertools.pairwise(ends)]
+    if not stall:
+        # the plan foretells the pace of training to the cycle
+        assert found["simulate"]["batch_interval"] == found["place"]["batch_cycles"]
     # of what is left of three batches nothing differs but the bench's wait behind the last
     assert 0 < found["simulate"]["cycles"] < found["cosim"]["cycles"]
