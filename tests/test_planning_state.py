@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from dagtrain.planning import fewer
+from dagtrain.planning import fewer, ladder
 from dagtrain.planning.any_bound import AnyBound
 from dagtrain.planning.best import Best
 from dagtrain.planning.choices import plan_choices
-from dagtrain.planning.ladder import Ladder, useful
-from dagtrain.planning.levels import between, slower
+from dagtrain.planning.ladder import Ladder
+from dagtrain.planning.levels import between, slower, useful
 from dagtrain.planning.planner import Planner
 from dagtrain.planning.results import RATES, Found, Planned, with_binding
 from dagtrain.planning.timetable import FIRST_SHARE, HOLDING_MARGIN, Timetable, spending
@@ -271,6 +271,37 @@ def test_a_level_is_priced_only_where_those_before_have_no_room(
     assert best.cycles_per_frame == paces[-1]
     assert levels == sorted({400, *priced})
     assert [new for before, after in pairwise([[400], *asked]) for new in after if new not in before] == priced
+
+
+@pytest.mark.parametrize(
+    ("paces", "priced", "kept"),
+    [
+        # two thirds of the time each, kept, until the fastest is as near
+        ([260, 170, 140, 100], [267, 173, 113, 100], [260, 170, 140]),
+        # one that brings nothing is the last of them, nor is it kept
+        ([260, 260, 100], [267, 173, 100], [260]),
+        # too fast already for a level between
+        ([150, 100], [267, 100], [150]),
+    ],
+)
+def test_where_circuits_are_huge_nearer_levels_come_before_the_fastest(
+    monkeypatch: pytest.MonkeyPatch, paces: list[int], priced: list[int], kept: list[int]
+) -> None:
+    first = replace(planned().plan, cycles_per_frame=400)
+    asked: list[list[int]] = []
+    held: list[int] = []
+
+    def better(_: Ladder, best: Plan, levels: list[int]) -> Plan:
+        asked.append(levels)
+        return replace(best, cycles_per_frame=paces[len(asked) - 1])
+
+    monkeypatch.setattr(Ladder, "better", better)
+    monkeypatch.setattr(Ladder, "hold", lambda _, found: held.append(found.plan.cycles_per_frame))
+    monkeypatch.setattr(ladder, "HUGE_MULTIPLIERS", 0)
+    best, _levels = Ladder(planner().searcher)._further(Found(first, (400,)), 100, 3)
+    assert best.cycles_per_frame == paces[-1]
+    assert [new for before, after in pairwise([[400], *asked]) for new in after if new not in before] == priced
+    assert held == kept
 
 
 def test_a_search_goes_on_with_the_levels_that_its_plan_takes() -> None:

@@ -11,8 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import ceil
 
-from dagtrain.planning.choices import plan_choices
-from dagtrain.planning.clocks import paces
 from dagtrain.planning.levels import (
     LEAST_RATIO,
     SLOWER_RATIO,
@@ -20,6 +18,7 @@ from dagtrain.planning.levels import (
     least_cycles,
     multipliers,
     predicted_cycles,
+    useful,
 )
 from dagtrain.planning.problem import SLOWEST
 from dagtrain.planning.realise import Realiser
@@ -27,7 +26,6 @@ from dagtrain.planning.results import Found, Planned, Searched, Start
 from dagtrain.planning.searcher import Searcher
 from dagtrain.rates import rate_text
 from hdl.errors import FoldingError, InfeasibleError, OutOfTimeError, TooLargeError
-from placement.problem.cluster import Cluster
 from placement.problem.deadline import Ended
 from placement.problem.plan import Plan
 from placement.problem.validate import violations
@@ -39,6 +37,9 @@ SLOW_RATIO = 2.5
 # circuits, so much slower than multipliers allow; but not of circuits that are many rather than large, with fewer
 # multipliers a node: small ones would take as long again
 MANY_MULTIPLIERS, MANY_A_NODE, SMALL_RATIO = 5_000, 20, 30
+# where the fastest level takes more multipliers than this, whose circuits take an hour to elaborate, faster levels come
+# one by one, each so much faster than the plan, before it
+HUGE_MULTIPLIERS, LEAP_RATIO = 100_000, 1.5
 # how often the first level may grow when it has no plan
 LADDER_GROWTHS = 5
 # levels priced between the fastest that may fit and the slow one: as many as make so many nodes, within limits
@@ -55,18 +56,6 @@ WORTH_RATIO = 1.25
 
 class NoRoomError(InfeasibleError):
     """There is no plan at the first level, and slower ones were not tried (`Problem.patient`)."""
-
-
-def taken(levels: Sequence[int], plan: Plan, cluster: Cluster) -> list[int]:
-    """Those that some node is folded for in a plan."""
-    folded = {choice.cycles for choice in plan_choices(plan).values()}
-    return [level for level in levels if not folded.isdisjoint(paces(cluster, level))]
-
-
-def useful(levels: Sequence[int], best: Plan, cluster: Cluster) -> list[int]:
-    """Those that a faster plan may take, and those that the plan takes: a search goes on from there."""
-    own = taken(levels, best, cluster)
-    return [level for level in levels if level <= best.cycles_per_frame or level in own]
 
 
 @dataclass
@@ -152,10 +141,13 @@ class Ladder:
             return small
 
     def _takes_long(self, cycles: int) -> bool:
-        graph = self.searcher.problem.graph
+        return self._multipliers(cycles) > max(MANY_MULTIPLIERS, MANY_A_NODE * len(self.searcher.problem.graph.nodes))
+
+    def _multipliers(self, cycles: int) -> int:
+        """Of all engines at one level; 0 where it is too fast for a layer."""
         with suppress(FoldingError):
-            return multipliers(graph, cycles) > max(MANY_MULTIPLIERS, MANY_A_NODE * len(graph.nodes))
-        return False
+            return multipliers(self.searcher.problem.graph, cycles)
+        return 0
 
     def _of_small_circuits(self, least: int) -> Found | None:
         """A placement to have a plan soon; None if there is none there: others will say why."""
@@ -206,7 +198,7 @@ class Ladder:
         """The best plan with the fastest level that may fit; where it has no room at that pace, with one in the middle
         between that and the plan, by way of which there may be; then with so many between it and the first ones; and
         all these levels."""
-        best, levels, slow = first.plan, list(first.levels), max(first.levels)
+        best, levels, slow = *self._by_leaps(first, fastest), max(first.levels)
         for count in (0, 1, steps):
             high = slow if count > 1 else best.cycles_per_frame
             # engines divide their work evenly, so a plan is often faster than its level: slower levels are of no use
@@ -216,6 +208,19 @@ class Ladder:
                 break
             levels = sorted({*levels, *new})
             best = self.better(best, levels)
+        return best, levels
+
+    def _by_leaps(self, first: Found, fastest: int) -> tuple[Plan, list[int]]:
+        """The best plan by way of levels on the way to the fastest that may fit, and all levels, if its circuits are so
+        large that the time may be over before they are elaborated; each plan is kept."""
+        best, levels = first.plan, list(first.levels)
+        while best.cycles_per_frame > fastest * LEAP_RATIO and self._multipliers(fastest) > HUGE_MULTIPLIERS:
+            before = best.cycles_per_frame
+            levels = sorted({*levels, round(best.cycles_per_frame / LEAP_RATIO)})
+            best = self.better(best, levels)
+            if best.cycles_per_frame == before:
+                break
+            self.hold(Found(best, tuple(levels)))
         return best, levels
 
     def faster(self, best: Plan, levels: Sequence[int], least: int) -> tuple[Plan, list[int]]:

@@ -7,10 +7,14 @@ from collections.abc import Sequence
 
 from dagtrain.graph.ir import Graph
 from dagtrain.passes.fold import fold_graph
+from dagtrain.planning.choices import plan_choices
+from dagtrain.planning.clocks import paces
 from dagtrain.planning.priced import PricedLevel
 from dagtrain.planning.problem import SLOWEST, Problem
 from hdl.errors import FoldingError
+from placement.problem.cluster import Cluster
 from placement.problem.instance import RESOURCES
+from placement.problem.plan import Plan
 
 # steps in which the T is looked for at which multipliers alone would fit
 LADDER_STEP = 1.1
@@ -94,3 +98,15 @@ def between(low: int, high: int, count: int, known: Sequence[int] = ()) -> list[
     step = (high / low) ** (1 / (count + 1))
     found = {round(low * step**index) for index in range(1, count + 1)}
     return sorted(level for level in found if low < level and level * LEAST_RATIO <= high)
+
+
+def taken(levels: Sequence[int], plan: Plan, cluster: Cluster) -> list[int]:
+    """Those that some node is folded for in a plan."""
+    folded = {choice.cycles for choice in plan_choices(plan).values()}
+    return [level for level in levels if not folded.isdisjoint(paces(cluster, level))]
+
+
+def useful(levels: Sequence[int], best: Plan, cluster: Cluster) -> list[int]:
+    """Those that a faster plan may take, and those that the plan takes: a search goes on from there."""
+    own = taken(levels, best, cluster)
+    return [level for level in levels if level <= best.cycles_per_frame or level in own]

@@ -20,8 +20,8 @@ from dagtrain.planning.choices import plan_choices, relayed
 from dagtrain.planning.codec import with_codec_where_it_gains
 from dagtrain.planning.fewer import on_fewer_devices
 from dagtrain.planning.frame_sizes import with_best_mtu
-from dagtrain.planning.ladder import Ladder, NoRoomError, useful
-from dagtrain.planning.levels import LEAST_RATIO
+from dagtrain.planning.ladder import Ladder, NoRoomError
+from dagtrain.planning.levels import LEAST_RATIO, useful
 from dagtrain.planning.nearer import with_updates_nearer
 from dagtrain.planning.problem import Problem
 from dagtrain.planning.realise import Realiser

@@ -12,8 +12,7 @@ from fractions import Fraction
 
 from dagtrain.planning.carry import places_of
 from dagtrain.planning.choices import plan_choices
-from dagtrain.planning.ladder import taken
-from dagtrain.planning.levels import LEAST_RATIO
+from dagtrain.planning.levels import LEAST_RATIO, taken
 from dagtrain.planning.rate import plan_time
 from dagtrain.planning.realise import Realiser
 from dagtrain.planning.results import Found, Searched, with_bound
