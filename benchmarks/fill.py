@@ -164,7 +164,7 @@ def main() -> None:
     parser.add_argument("cluster", type=Path)
     parser.add_argument("--fps", type=float, nargs="+", required=True)
     parser.add_argument("--levels", type=int, nargs="+", required=True, help="cycles a frame that are priced")
-    parser.add_argument("--update-frames", type=int, default=1)
+    parser.add_argument("--update-frames", type=float, default=1.0)
     usual = {field.name: field.default for field in fields(PlaceOptions)}
     for name in LEVER_OPTIONS:
         parser.add_argument(f"--{name.replace('_', '-')}", default=usual[name], help="as of `dagtrain place`")

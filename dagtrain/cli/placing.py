@@ -154,11 +154,12 @@ MultiplyConstants = Annotated[
     ),
 ]
 UpdateFrames = Annotated[
-    int,
+    float,
     typer.Option(
         "--update-frames",
-        help="Frames' time that gradients and new weights of a batch may take on their way: updates have fewer lanes, "
-        "and gradient engines rest longer once a batch.",
+        help="Frames' time that gradients and new weights of a batch may take on their way. With more than 1 updates "
+        "have fewer lanes, and gradient engines rest longer once a batch; with less, 0.25 say, it is the other way "
+        "round.",
     ),
 ]
 ShareStatistics = Annotated[

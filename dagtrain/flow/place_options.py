@@ -54,8 +54,8 @@ class PlaceOptions:
     multiply_constants: str = "never"
     # of `dagtrain.planning.recomputing.Recompute`
     recompute: str = "never"
-    # frames' time in which gradients and new weights of a batch may pass
-    update_frames: int = 1
+    # frames' time in which gradients and new weights of a batch should pass
+    update_frames: float = 1.0
     # of `dagtrain.planning.problem.RaggedTiles`
     ragged_tiles: str = "never"
     # of `dagtrain.planning.problem.ShareStatistics`

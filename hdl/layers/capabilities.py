@@ -131,11 +131,11 @@ class Updating(Protocol):
     """Sends gradients, makes new weights of them or takes these, once a batch, by lanes that follow from its pace."""
 
     @property
-    def update_frames(self) -> int:
-        """Frames' time in which a tensor may pass."""
+    def update_frames(self) -> float:
+        """Frames' time in which a tensor should pass."""
 
 
-def updating_within(layer: Layer, frames: int) -> Layer:
+def updating_within(layer: Layer, frames: float) -> Layer:
     """The layer with lanes for tensors that pass once a batch in so many frames' time, if it has such."""
     return _changed(layer, update_frames=frames) if isinstance(layer, Updating) else layer
 

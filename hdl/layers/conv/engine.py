@@ -61,7 +61,7 @@ class WindowEngine(Windowed):
     w_lanes: int = 1
     tile: Tile = field(default_factory=Tile)
     # frames' time in which weights that are kept on chip come, and gradients go, once a batch
-    update_frames: int = field(default=1, repr=False, metadata=QUIET)
+    update_frames: float = field(default=1, repr=False, metadata=QUIET)
     # whether folding looks for few block memories of maps as well, and kernels of one tap store parts of rows
     small_buffers: bool = field(default=False, metadata=QUIET)
 
@@ -360,7 +360,7 @@ class WindowEngine(Windowed):
         # streamed weights of a pass must be there a few cycles before it, and its gradients leave a few cycles later
         if self.streamed:
             return cycles - 2 * SHORTEST_PASS * self.walk_of(tile).passes
-        return cycles * self.update_frames
+        return int(cycles * self.update_frames)
 
     def _loading_cycles(self, cycles: int) -> int:
         """Cycles in which a version should be taken at that pace: the FIFO of the map holds two rows, and half of one

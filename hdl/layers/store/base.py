@@ -44,6 +44,11 @@ class Store(ParameterLayer):
         """Whether what it gives passes once a batch."""
         return self.sources[0].tensor.kind.per_batch
 
+    @property
+    def frames_to_pass(self) -> float:
+        """As chosen; one for what passes once a frame."""
+        return super().frames_to_pass if self.once_a_batch else 1
+
     def kept_port(self, name: str, kind: Kind) -> Port:
         """A port that passes the tensor."""
         return self.parameter_port(name, Tensor(self.shape, self.fixed, kind))

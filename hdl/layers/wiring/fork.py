@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 from hdl.fixed import Fixed, FloatArray, IntArray
@@ -15,6 +15,7 @@ from hdl.layers.base import Layer
 from hdl.layers.folding import lanes_for, weight_lanes
 from hdl.layers.meaning import State
 from hdl.signals import ClockReset, Instances
+from hdl.spelling import QUIET
 from hdl.stream import Stream
 from hdl.streams import fork
 from hdl.tensor import Kind, Port, Tensor, Tile
@@ -33,6 +34,8 @@ class Fork(Layer):
     lanes: int = 1
     # of the weights, where the tensor is a weight
     tile: Tile = Tile()  # noqa: RUF009 - frozen
+    # frames' time in which the tensor should pass, where it passes once a batch
+    update_frames: float = field(default=1, repr=False, metadata=QUIET)
 
     @property
     def per_batch(self) -> bool:
@@ -70,7 +73,7 @@ class Fork(Layer):
             return dataclasses.replace(self, lanes=lanes_for(self.elements, self.shape[-1], cycles))
         chosen = tile or self.tile
         size = chosen.size if len(self.shape) > 1 else 1
-        elements = self.elements + chosen.padding(self.shape)
+        elements, cycles = self.elements + chosen.padding(self.shape), int(cycles * self.update_frames)
         return dataclasses.replace(self, tile=chosen, lanes=weight_lanes(elements, size, cycles))
 
     def passed_on(self, source: str) -> str | None:

@@ -11,6 +11,7 @@ from hdl.errors import FoldingError, ShapeError
 from hdl.layers.base import Layer
 from hdl.layers.folding import weight_lanes
 from hdl.recipe import Recipe
+from hdl.spelling import QUIET
 from hdl.tensor import Port, Tensor, Tile
 
 
@@ -27,6 +28,8 @@ class ParameterLayer(Layer):
     tile: Tile = field(default_factory=Tile)
     # elements a beat of all ports alike
     w_lanes: int = 1
+    # frames' time in which the tensor should pass, where it passes once a batch
+    update_frames: float = field(default=1, repr=False, metadata=QUIET)
     # distinguishes the random bits of this tensor from others
     tensor_id: int = 0
 
@@ -70,9 +73,9 @@ class ParameterLayer(Layer):
     # ---- cycles and folding
 
     @property
-    def frames_to_pass(self) -> int:
+    def frames_to_pass(self) -> float:
         """Frames' time in which the tensor should pass."""
-        return 1
+        return self.update_frames
 
     @property
     def cycles_per_batch(self) -> int:
@@ -89,7 +92,7 @@ class ParameterLayer(Layer):
         chosen = tile or self.tile
         size = 1 if len(self.shape) == 1 else chosen.size
         elements = self.elements + chosen.padding(self.shape)
-        lanes = weight_lanes(elements, size, cycles * self.frames_to_pass)
+        lanes = weight_lanes(elements, size, int(cycles * self.frames_to_pass))
         folded = dataclasses.replace(self, tile=chosen, w_lanes=lanes)
         if folded.cycles_per_frame > cycles:
             raise FoldingError(

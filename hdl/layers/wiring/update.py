@@ -92,8 +92,6 @@ class Update(ParameterLayer):
     master_width: int = field(default=0, metadata=QUIET)
     # whether products with constants are made by multipliers instead of adders
     multiplied: bool = field(default=False, metadata=QUIET)
-    # frames' time in which all weights should pass
-    update_frames: int = field(default=1, repr=False, metadata=QUIET)
     # batches of an earlier training, from which it counts on
     begun: int = field(default=0, metadata=QUIET)
 
@@ -305,11 +303,6 @@ class Update(ParameterLayer):
         """Those of a scheduled rate; of constant factors if so chosen."""
         scheduled = 0 if self.rates is None else self.w_lanes
         return scheduled + self.multiplied * self.w_lanes * self.circuit_shape.multipliers
-
-    @property
-    def frames_to_pass(self) -> int:
-        """As chosen."""
-        return self.update_frames
 
     # ---- meaning
 
