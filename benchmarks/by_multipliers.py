@@ -11,6 +11,9 @@ What FPDeep's mapping counts are multipliers, so to stand beside it a graph of o
    T to pass a link: all of its engines would rest for that, once a batch.
 3. What has no multipliers stands where most of its bits come from and go to.
 
+Where it is said in what part of a frame's time the sums of a batch leave (`fastest`, ``update_frames``), T is the pace
+of training: an engine that rests once a batch works on frames so much faster.
+
 On a chain of boards step 2 takes engines in the order of the network instead (`in_row`), each on the board of the one
 before it or on the next one, so that words go to boards nearby.
 
@@ -20,6 +23,7 @@ want).  So a placement is a bound with all circuits, FIFOs and links of a plan a
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,14 +32,16 @@ from typing import Any
 
 from dagtrain.graph.ir import Graph, Node, Role
 from dagtrain.passes.autodiff import differentiate
-from dagtrain.passes.fold import fold_graph
+from dagtrain.passes.fold import fold_graph, weight_tiles
 from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.passes.ragged_tiles import ragged_tiles
 from dagtrain.passes.split_layers import Parts, by_rows, split_layers
 from dagtrain.passes.split_rows import ROWS, row_parts, split_rows, why_not
+from dagtrain.passes.spread_updates import spread_updates
 from hdl.errors import DagtrainError, ShapeError
 from hdl.layers.base import Layer
-from hdl.layers.capabilities import Tiled, rounded_apart, with_ragged_tiles
+from hdl.layers.capabilities import Tiled, rounded_apart, updating_within, with_ragged_tiles
+from hdl.layers.conv.roles import GradientEngine
 from hdl.parts.part import Part
 from hdl.tensor import Tile
 
@@ -74,6 +80,8 @@ class Way:
     engines: tuple[Any, ...]
     # bits of its input that leave one board, a frame
     copied_bits: int
+    # whether rests once a batch count
+    rests: bool = False
 
     def together(self, cycles: int, board: Board) -> bool:
         """Whether the engines of a part must stand on one board: its weights take longer than a frame to pass a link.
@@ -82,29 +90,51 @@ class Way:
         return not self.how.by_rows and self.engines[0].port("w").tensor.bits > board.link_bits * cycles
 
     @property
-    def tiles(self) -> tuple[tuple[int, int, Tile], ...]:
-        """(multipliers, cycles of the slowest engine, tile) of all that every engine can have, the fewest first."""
-        return _tiles(self.engines)
+    def offers(self) -> tuple[Offer, ...]:
+        """Of all tiles that every engine can have, the fewest multipliers first."""
+        return _offers(self.engines, self.rests)
 
-    def multipliers(self, cycles: int, most: float) -> int | None:
-        """Of an engine of the largest part; None where no tile of so few multipliers is so fast."""
-        for size, needed, tile in self.tiles:
-            if size > most:
+    def offer(self, cycles: int, most: float) -> Offer | None:
+        """That of the fewest multipliers; None where no tile of so few is so fast."""
+        for offer in self.offers:
+            if offer.multipliers > most:
                 return None
-            if needed <= cycles and all(engine.suits(tile, cycles) for engine in self.engines):
-                return size
+            if offer.cycles <= cycles and all(engine.suits(offer.tile, cycles) for engine in self.engines):
+                return offer
         return None
 
 
+@dataclass(frozen=True)
+class Offer:
+    """A tile for all engines of a part."""
+
+    # of an engine
+    multipliers: int
+    # a frame, of the slowest engine, with its share of a rest, and that share
+    cycles: int
+    rest_cycles: int
+    tile: Tile
+
+
 @cache
-def _tiles(engines: tuple[Any, ...]) -> tuple[tuple[int, int, Tile], ...]:
+def _offers(engines: tuple[Any, ...], rests: bool) -> tuple[Offer, ...]:
     """Of layers that are alike, once."""
     found = []
     for tile in engines[0].tiles(ANY_PACE):
-        cycles = [engine.least_cycles(tile) for engine in engines]
-        if None not in cycles:
-            found.append((tile.size, max(cycles), tile))
+        paces = [engine.least_cycles(tile) for engine in engines]
+        if None not in paces:
+            pace, rest = max(paces), max(_rest(engine, tile) for engine in engines) if rests else 0
+            found.append(Offer(tile.size, pace + rest, rest, tile))
     return tuple(found)
+
+
+def _rest(engine: Any, tile: Tile) -> int:
+    """Cycles a frame for which an engine rests, in the mean of a batch."""
+    if not isinstance(engine, GradientEngine):
+        return 0
+    pace = engine.least_cycles(tile)
+    assert pace is not None
+    return math.ceil(engine.fold(pace, tile).drain_cycles / engine.recipe.batch)
 
 
 @dataclass(frozen=True)
@@ -114,6 +144,8 @@ class Chosen:
     way: Way
     # of each engine
     multipliers: int
+    # cycles a frame that these must leave for a rest
+    rest_cycles: int
     # whether the engines of a part stand on one board
     together: bool
 
@@ -138,15 +170,28 @@ class ByMultipliers:
     board: Board
     chosen: Mapping[str, Chosen]
     packing: Packing
+    # frames' time in which sums and new weights of a batch pass
+    update_frames: float = 1.0
+
+    def tile_cycles(self, node: Node) -> int:
+        """Of a frame, for which the tile of a node is chosen."""
+        return self.cycles - (self.chosen[node.whole].rest_cycles if node.whole in self.chosen else 0)
 
 
-def ways(graph: Graph) -> dict[str, list[Way]]:
-    """Of every layer with multipliers of a training graph."""
+def ways(graph: Graph, update_frames: float | None = None) -> dict[str, list[Way]]:
+    """Of every layer with multipliers of a training graph; see `fastest`."""
     nodes: dict[str, list[Node]] = defaultdict(list)
     for node in graph.nodes:
         if node.role in WORKING and isinstance(node.layer, Tiled) and node.layer.macs:
             nodes[node.whole].append(node)
-    return {whole: list(_ways([node.layer for node in found])) for whole, found in nodes.items()}
+    rests = update_frames is not None
+    return {
+        whole: [
+            replace(way, rests=rests)
+            for way in _ways([updating_within(node.layer, update_frames or 1.0) for node in found])
+        ]
+        for whole, found in nodes.items()
+    }
 
 
 def _ways(layers: Sequence[Layer]) -> Iterator[Way]:
@@ -176,9 +221,9 @@ def choose(found: Mapping[str, Sequence[Way]], cycles: int, most: float, board: 
         row = []
         for way in options:
             together = way.together(cycles, board)
-            size = way.multipliers(cycles, min(most, board.dsp // len(way.engines)) if together else most)
-            if size and way.copied_bits <= COPIES * board.link_bits * cycles:
-                row.append(Chosen(way, size, together))
+            offer = way.offer(cycles, min(most, board.dsp // len(way.engines)) if together else most)
+            if offer and way.copied_bits <= COPIES * board.link_bits * cycles:
+                row.append(Chosen(way, offer.multipliers, offer.rest_cycles, together))
         if not row:
             return None
         chosen[whole] = min(row, key=lambda one: (one.total, one.way.how.count, not one.way.how.by_rows))
@@ -231,13 +276,19 @@ def in_row(groups: Sequence[Sequence[int]], boards: int, dsp: int) -> list[list[
     return found
 
 
-def fastest(graph: Graph, boards: int, board: Board, packing: Packing = packed) -> ByMultipliers:
+def fastest(
+    graph: Graph, boards: int, board: Board, packing: Packing = packed, update_frames: float | None = None
+) -> ByMultipliers:
     """At the least interval at which all engines of a training graph stand on so many boards.
 
+    ``update_frames``: part of a frame's time in which sums and new weights of a batch pass, where lanes allow it; for
+    batches as long as those of the graph the interval then counts that engines rest so long.  None: they pass in a
+    frame's time, and the interval is that inside a batch.
+
     Raises `DagtrainError` where there is none up to four times what multipliers that never idle would take."""
-    found = ways(graph)
+    found = ways(graph, update_frames)
     bound = sum(node.layer.macs for node in graph.nodes) / (boards * board.dsp)
-    levels = {cycles for options in found.values() for way in options for _, cycles, _ in way.tiles}
+    levels = {offer.cycles for options in found.values() for way in options for offer in way.offers}
     for cycles in sorted(level for level in levels if bound <= level <= 4 * bound):
         for share in LARGEST:
             chosen = choose(found, cycles, share * board.dsp, board)
@@ -245,7 +296,7 @@ def fastest(graph: Graph, boards: int, board: Board, packing: Packing = packed) 
                 continue
             groups = [group for one in chosen.values() for group in one.groups]
             if packing(groups, boards, board.dsp) is not None:
-                return ByMultipliers(cycles, boards, board, chosen, packing)
+                return ByMultipliers(cycles, boards, board, chosen, packing, update_frames or 1.0)
     raise DagtrainError(f"{graph.name} on {boards} boards of {board.dsp} DSP blocks: no interval was found")
 
 
@@ -268,7 +319,9 @@ def in_parts(forward: Graph, chosen: ByMultipliers) -> Graph:
         elif count > 1 and all(why_not(one, count) is None for one in nodes[node.name]) and nodes[node.name]:
             rows[node.name] = count
     streaming = ragged_tiles.run(insert_forks(split_rows(training, rows)))
-    return fold_graph(streaming, chosen.cycles, (chosen.board.part,))
+    streaming, built = spread_updates.run(streaming, chosen.update_frames), (chosen.board.part,)
+    tiles = weight_tiles(streaming, {node.name: chosen.tile_cycles(node) for node in streaming.nodes}, built)
+    return fold_graph(streaming, chosen.cycles, built, tiles)
 
 
 def placed(folded: Graph, chosen: ByMultipliers, devices: Sequence[str]) -> dict[str, str]:

@@ -69,6 +69,8 @@ RUNS = 32
 LINK_WORDS = 512
 LINK_GBPS = 150
 SWITCH, CHAIN = "switch", "chain"
+# part of a frame's time in which sums and new weights of a batch pass, where lanes allow it
+UPDATE_FRAMES = 0.25
 # batches that are simulated, the last of which count, of as many times so many frames as staleness needs
 BATCHES, FRAMES = 3, 16
 GIB = 1 << 30
@@ -171,9 +173,9 @@ def point(net: str, boards: int, runs: int = RUNS, batch: int = FRAMES) -> Point
     begun = time.process_time()
     cluster = cluster_of(boards)
     board = Board(PART, cluster.devices[0].board.dsp, LINK_GBPS * 1e9 / CLOCK_HZ)
-    training = differentiate(forward(net))
+    training = differentiate(forward(net, recipe=Recipe(batch=batch)))
     macs = sum(node.layer.macs for node in training.nodes)
-    chosen = fastest(training, boards, board)
+    chosen = fastest(training, boards, board, update_frames=UPDATE_FRAMES)
     wired = laid(net, chosen, cluster, batch=batch)
     planned = time.process_time()
     simulation = simulate_fast(wired, BATCHES, CLOCK_HZ / HZ_PER_MHZ, Silent(), runs=runs)
