@@ -83,6 +83,7 @@ def trained(made: ClusterDesign, graph: Graph, folder: Path, seed: int, **option
     )
 
 
+@pytest.mark.slow
 def test_both_ends_of_a_chain_train_through_a_device_that_holds_nothing(tmp_path: Path) -> None:
     made = tiny_chain()
     middle = made.devices[1]

@@ -278,6 +278,7 @@ def test_a_device_with_narrow_units_and_channels_is_clean_verilog(tmp_path: Path
     assert "dram_error" in ports
 
 
+@pytest.mark.slow
 def test_a_memory_that_refuses_an_address_is_reported(tmp_path: Path) -> None:
     design = tiny_design(LIBRARY, net=streaming(tiny_net(), ["conv2"]), dram=use(frozenset(["norm1.normal"])))
     index, device = next((index, device) for index, device in enumerate(design.devices) if device.memories)

@@ -82,6 +82,7 @@ def test_a_wrong_bit_is_named_shown_and_leads_to_its_circuit(case: Case) -> None
     assert [(one["index"], one["simulation"]) for one in wrong] == [(first["index"], first["found"])]
 
 
+@pytest.mark.slow
 def test_weights_that_are_loaded_pass_before_those_of_batches_and_may_be_wrong_themselves(case: Case) -> None:
     assert case.step("emit", "--state-access", "ports").code == 0
     clean = document(case, "debug", "--batches", 1)

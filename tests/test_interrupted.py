@@ -22,6 +22,7 @@ from placement.problem.plan import Plan, plan_from_json
 from placement.problem.validate import violations
 from placement.search.descent import Descent
 from tests.flow_support import Case, new_case, quick_costs
+from tests.suites import quick
 
 # four blocks a device: multipliers bind, so there are many levels
 OPTIONS = ("--cap", "dsp=0.001")
@@ -81,21 +82,22 @@ def test_before_the_first_placement_there_is_nothing_to_keep(
     assert not (case.out / "place").exists()
 
 
-# what is interrupted -> the function that does it, at which call, and whether a plan is on disk by then
+# what is interrupted -> the function that does it, at which call, and whether a plan is on disk by then; the first ones
+# are in the quick suite
 MOMENTS: dict[str, tuple[tuple[Any, str], int, bool]] = {
-    "pricing the first placement found": ((Realiser, "fixed"), 1, False),
     "writing the first plan": ((place_step, "write_placed"), 1, False),
+    "a later search": ((Descent, "report"), 2, True),
+    "writing the last plan": ((place_step, "write_placed"), 1, True),
+    "pricing the first placement found": ((Realiser, "fixed"), 1, False),
     "elaborating for a later level": ((Prices, "_elaborate"), 1, True),
     "pricing a later level": ((Prices, "_elaborate"), 2, True),
-    "a later search": ((Descent, "report"), 2, True),
     "the bound of a later search": ((Descent, "find_bound"), 1, True),
     "pricing a later placement": ((Realiser, "fixed"), 1, True),
     "trying parts": ((Splitter, "_more_parts"), 1, True),
-    "writing the last plan": ((place_step, "write_placed"), 1, True),
 }
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("moment", quick(3, MOMENTS))
 def test_ctrl_c_at_any_moment_keeps_the_best_plan_so_far(
     moment: str, case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:

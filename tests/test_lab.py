@@ -16,7 +16,8 @@ ROOT = Path(__file__).parent.parent
 LAB = ROOT / "examples" / "lab"
 
 
-@pytest.mark.parametrize("setting", ["small", pytest.param("", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", ["small", ""])
 def test_the_life_of_a_training_ends_in_onnxruntime(setting: str, tmp_path: Path) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
         free.bind(("127.0.0.1", 0))

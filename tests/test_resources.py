@@ -392,7 +392,7 @@ CIRCUITS: dict[str, Callable[[], Any]] = {
 
 
 # which Yosys takes longest to synthesise
-LARGE = ("ragged_tile", "two_engines")
+LARGE = ("ragged_tile", "two_engines", "receive_pool")
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LARGE)) for name in CIRCUITS])

@@ -251,6 +251,7 @@ def test_the_x_check_passes_a_clean_circuit_and_reports_a_deadlock() -> None:
         check_no_x(adder_design(8), {"a": beats, "b": beats}, {"y": 21}, seed=1, max_cycles=500)
 
 
+@pytest.mark.slow
 def test_threads_that_build_at_the_same_time_don_t_disturb_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -142,6 +142,7 @@ def test_a_layer_whose_control_reads_data_is_refused_with_the_way(tmp_path: Path
         exactly(delivered, design, tmp_path, options(1, 0))
 
 
+@pytest.mark.slow
 def test_a_slice_that_loses_a_bit_that_control_needs_takes_another_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

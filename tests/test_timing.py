@@ -210,7 +210,13 @@ def test_command_fails_for_a_slow_module_and_names_the_path(tmp_path: Path, monk
 PASSES = {"AxiMerge": 6, "Deal": 4, "Collect": 4}
 
 
-@pytest.mark.parametrize("unit", UNITS.values(), ids=UNITS)
+# units whose text takes longest to analyse
+LARGE = ("receive pool, 16 streams", "forward, 4 cables")
+
+
+@pytest.mark.parametrize(
+    "unit", [pytest.param(unit, id=name, marks=[pytest.mark.slow] * (name in LARGE)) for name, unit in UNITS.items()]
+)
 def test_units_of_ports_are_fast_and_cut_ready(unit: Unit) -> None:
     timing = time_circuit(unit.streams, unit.build)
     assert timing.worst.ps <= 4000, timing.worst
@@ -225,8 +231,8 @@ def test_units_of_ports_are_fast_and_cut_ready(unit: Unit) -> None:
     [
         "error of a mean, 4 096 words",
         "gradient of a bias, 4 096 sums",
-        "error of a max pool, nine taps",
-        "dropout, 4 lanes",
+        pytest.param("error of a max pool, nine taps", marks=pytest.mark.slow),
+        pytest.param("dropout, 4 lanes", marks=pytest.mark.slow),
     ],
 )
 def test_layers_with_deep_memories_and_products_are_fast(name: str) -> None:
