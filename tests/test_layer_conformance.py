@@ -48,9 +48,9 @@ MOST_CYCLES, PATIENCE_CYCLES = 4_000, 64
 CLOSE_CYCLES = 3
 # frames a batch of what is compiled, at least, beyond those that fill queues
 LEAST_BATCH = 9
-# examples of each class that are simulated in MyHDL; in Icarus, and synthesised; and compiled, for bits and cycles in
+# examples of each class that are simulated in MyHDL; in Icarus, synthesised, and compiled, for bits and cycles in
 # Verilator; the others only in the slow suite
-SOURCE, QUICK, COMPILED = 1, 2, 3
+SOURCE, QUICK = 1, 2
 
 
 LAYERS = all_examples(load_layers().values())
@@ -70,9 +70,9 @@ def first(count: int) -> list[Any]:
     return [example(name, *[pytest.mark.slow] * (int(name.rsplit("-")[-1]) >= count)) for name in NAMES]
 
 
-SOURCE_FIRST, QUICK_FIRST, COMPILED_FIRST = first(SOURCE), first(QUICK), first(COMPILED)
+SOURCE_FIRST, QUICK_FIRST = first(SOURCE), first(QUICK)
 # those of which each frame passes all ports; circuits of what deals frames out run between copies in test_copies.py
-ALL_FRAMES = [item for item in COMPILED_FIRST if not deals(LAYERS[item.values[0]])]
+ALL_FRAMES = [item for item in QUICK_FIRST if not deals(LAYERS[item.values[0]])]
 
 
 # the simulator that tells cycles: all tests of an example share one build of it, and each run takes it milliseconds
@@ -142,7 +142,7 @@ def test_myhdl_circuit_equals_the_golden_model_in_every_bit_under_random_stalls(
     assert_equal_bits(found, design_of(found), Backend.MYHDL, seed=11)
 
 
-@pytest.mark.parametrize("name", COMPILED_FIRST)
+@pytest.mark.parametrize("name", QUICK_FIRST)
 def test_verilog_in_verilator_equals_the_golden_model_in_every_bit_under_random_stalls(name: str) -> None:
     for seed in (21, 22):
         assert_equal_bits(case(name), design(name), Backend.VERILATOR, seed)
@@ -159,7 +159,7 @@ def test_verilog_shows_no_x_while_inputs_that_are_not_valid_are_x(name: str) -> 
     check_no_x(design(name, 1), inputs, counts, seed=41)
 
 
-@pytest.mark.parametrize("name", COMPILED_FIRST)
+@pytest.mark.parametrize("name", QUICK_FIRST)
 def test_measured_cycles_a_frame_are_the_declared_ones(name: str) -> None:
     # a batch into which no next version of weights comes
     batches = 1 if hasattr(LAYERS[name], "recipe") and reads_frames(LAYERS[name]) else BATCHES

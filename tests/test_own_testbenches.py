@@ -55,7 +55,7 @@ def bench(case: Case, name: str, folder: Path) -> subprocess.CompletedProcess[st
 
 
 @pytest.mark.xdist_group("own testbenches")
-@pytest.mark.parametrize("name", quick(2, sorted(blocks())))
+@pytest.mark.parametrize("name", quick(1, sorted(blocks())))
 def test_a_testbench_of_the_page_runs_as_it_stands_there(name: str, emitted: Case, tmp_path: Path) -> None:
     run = bench(emitted, name, tmp_path)
     assert run.returncode == 0, run.stderr
