@@ -72,7 +72,7 @@ SWITCH, CHAIN = "switch", "chain"
 # part of a frame's time in which sums and new weights of a batch pass, where lanes allow it
 UPDATE_FRAMES = 0.25
 # batches that are simulated, the last of which count, of as many times so many frames as staleness needs
-BATCHES, FRAMES = 3, 16
+BATCHES, FRAMES = 4, 16
 GIB = 1 << 30
 
 

@@ -62,11 +62,11 @@ def test_frames_a_second_count_what_is_between_batches_and_inside_they_do_not() 
 
 
 def test_batches_while_fifos_fill_do_not_count() -> None:
-    """Of four batches that take 200, 200, 300, 310 cycles longer, the last two."""
-    ends = (180, 380, 680, 990)
+    """From the first to the last one of the later half, and of two batches or three between the last two."""
+    ends = (180, 380, 680, 990, 1310)
     batches = tuple(replace(RUN.batches[0], last_result=end) for end in ends)
-    assert replace(RUN, batches=batches).batch_interval == 305
-    assert replace(RUN, batches=batches[:3]).batch_interval == 300
+    for count, interval in ((2, 200), (3, 300), (4, 310), (5, 315)):
+        assert replace(RUN, batches=batches[:count]).batch_interval == interval
 
 
 def test_what_runs_ahead_of_a_slower_node_does_not_tell_the_pace() -> None:

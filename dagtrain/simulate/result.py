@@ -143,7 +143,7 @@ class Simulation:
         count = len(self.batches)
         if count == 1:
             return None
-        since = (count - 1) // 2
+        since = min(count // 2, count - 2)
         ends = [[batch.last_result for batch in self.batches]]
         for node in self.nodes:
             # what copies take in turns is no whole number of frames a batch
