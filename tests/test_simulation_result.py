@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from dagtrain.flow.simulate_step import _unsteady
 from dagtrain.simulate.result import (
     BatchWork,
     Binding,
@@ -67,6 +68,32 @@ def test_batches_while_fifos_fill_do_not_count() -> None:
     batches = tuple(replace(RUN.batches[0], last_result=end) for end in ends)
     for count, interval in ((2, 200), (3, 300), (4, 310), (5, 315)):
         assert replace(RUN, batches=batches[:count]).batch_interval == interval
+
+
+def test_a_pace_that_is_not_steady_yet_is_told_by_the_node_that_shows_it_most() -> None:
+    ends = (180, 380, 680, 990)
+    batches = tuple(replace(RUN.batches[0], last_result=end) for end in ends)
+    assert replace(RUN, batches=batches[:2]).drift is None
+    assert replace(RUN, batches=batches[:3]).drift == pytest.approx(0.5)
+    assert replace(RUN, batches=batches).drift == pytest.approx(1 / 30)
+    # a node whose second batch takes longest, and whose others come as fast as results do
+    lasts = (200, 560, 860, 1160)
+    late = replace(ENGINE, spans=tuple(Span(end - 50, end) for last in lasts for end in (last - 90, last)))
+    run = replace(RUN, batches=batches, nodes=(ENGINE, late, UPDATE))
+    assert run.drift == pytest.approx(1 / 30)
+    assert run.to_record()["drift"] == pytest.approx(1 / 30, abs=1e-6)
+    early = replace(late, spans=late.spans[:6])
+    assert replace(run, batches=batches[:3], nodes=(early,)).drift == pytest.approx(-1 / 6)
+
+
+def test_the_summary_says_that_more_batches_are_wanted() -> None:
+    assert [*_unsteady(None, 2), *_unsteady(0.01, 3), *_unsteady(-0.01, 3)] == []
+    (told,) = _unsteady(-0.0389, 3)
+    assert told == (
+        "the pace is not steady yet: the last batch took 3.9% less than the one before, of the node that shows it "
+        "most; `--batches 6` tells more"
+    )
+    assert "took 1.1% more than" in next(_unsteady(0.011, 4))
 
 
 def test_what_runs_ahead_of_a_slower_node_does_not_tell_the_pace() -> None:

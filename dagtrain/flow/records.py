@@ -275,6 +275,8 @@ class SimulationRecord(Versioned):
     frame_cycles: list[Count]
     # None of a single batch, or of batches of one frame
     batch_interval: float | None
+    # how much longer the last interval is than the one before, as a share; None of fewer than three batches
+    drift: float | None
     frame_interval: float | None
     frames_per_second: float | None
     frames_per_second_inside: float | None

@@ -7,7 +7,7 @@ the fast one the plan alone, by events of what layers declare.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,8 @@ RESULT = "simulate.json"
 STALL = 0.25
 # boards that the summary names
 SHOWN_BOARDS = 4
+# drift of the pace, as a share, from which on it is told that more batches are wanted: stalls make some
+STEADY_DRIFT = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +119,15 @@ def batches_of(options: SimulateOptions, batch: int) -> int:
     return options.batches if options.frames is None else -(-options.frames // batch)
 
 
+def _unsteady(drift: float | None, batches: int) -> Iterator[str]:
+    """That the pace is not what it will be."""
+    if drift is not None and abs(drift) > STEADY_DRIFT:
+        yield (
+            f"the pace is not steady yet: the last batch took {abs(drift):.1%} {'more' if drift > 0 else 'less'} than "
+            f"the one before, of the node that shows it most; `--batches {2 * batches}` tells more"
+        )
+
+
 def _lines(meta: Mapping[str, Any]) -> tuple[str, ...]:
     """What a person wants to know."""
     frames, inside = meta["frames_per_second"], meta["frames_per_second_inside"]
@@ -135,6 +146,7 @@ def _lines(meta: Mapping[str, Any]) -> tuple[str, ...]:
         f"{meta['clock_mhz']:g} MHz, {meta['level']}; {'; '.join(rates)}",
         f"the last batch: {last['fill_cycles']:,} cycles to its first result, {last['drain_cycles']:,} from its last "
         "to the last of the new weights",
+        *_unsteady(meta["drift"], len(meta["batches"])),
         f"most at work: {binds['kind']} {binds['name']}, in {binds['share']:.1%} of all cycles",
         *(
             [

@@ -144,13 +144,28 @@ class Simulation:
         if count == 1:
             return None
         since = min(count // 2, count - 2)
+        return max((last[-1] - last[since]) / (count - 1 - since) for last in self._ends)
+
+    @property
+    def drift(self) -> float | None:
+        """How much longer the last interval is than the one before, as a share, of the node of which one of these is
+        longest: away from 0 while FIFOs fill.  None of fewer than three batches."""
+        if len(self.batches) < 3:
+            return None
+        before, last = max(((b - a, c - b) for *_, a, b, c in self._ends), key=max)
+        return (last - before) / before
+
+    @property
+    def _ends(self) -> list[list[int]]:
+        """When each batch ends, of the results and of every node that works on frames."""
+        count = len(self.batches)
         ends = [[batch.last_result for batch in self.batches]]
         for node in self.nodes:
             # what copies take in turns is no whole number of frames a batch
             if not node.per_batch and node.spans and len(node.spans) % count == 0:
                 frames = len(node.spans) // count
                 ends.append([span.last for span in node.spans[frames - 1 :: frames]])
-        return max((last[-1] - last[since]) / (count - 1 - since) for last in ends)
+        return ends
 
     @property
     def frame_interval(self) -> float | None:
@@ -230,6 +245,7 @@ class Simulation:
             "worked_cycles": self.worked_cycles,
             "frame_cycles": list(self.frame_cycles),
             "batch_interval": _rounded(self.batch_interval),
+            "drift": _rounded(self.drift),
             "frame_interval": _rounded(self.frame_interval),
             "frames_per_second": _rounded(self.frames_per_second),
             "frames_per_second_inside": _rounded(self.frames_per_second_inside),
