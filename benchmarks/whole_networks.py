@@ -26,8 +26,8 @@ import onnx
 from benchmarks.networks import ROOT, Step, dagtrain
 from importers.onnx.skeleton import fill, load_skeleton
 
-# case -> skeleton below examples/models, cluster below examples/clusters, seconds in which circuits are elaborated and a
-# plan is found on a busy core
+# case -> skeleton below examples/models, cluster below examples/clusters, seconds in which circuits are elaborated and
+# a plan is found on a busy core
 CASES = {
     "resnet18": ("small/resnet18-torchscript-training", "resnet18-poster", 240.0),
     "mobilenetv2": ("small/mobilenetv2-torchscript-training", "mobilenetv2-agilex-poster", 1800.0),
