@@ -71,6 +71,7 @@ from dagtrain.simulate.result import HZ_PER_MHZ
 from hdl.engine.codec.collective import Collective
 from hdl.fixed import FloatArray
 from hdl.layers.capabilities import RoundedApart
+from hdl.layers.conv.roles import GradientEngine
 from hdl.layers.exchange.exchange import Exchange
 from hdl.layers.wiring.gradient_sum import GradientSum
 from hdl.link.format import credit_batch
@@ -133,6 +134,12 @@ class Pipeline:
     streams: tuple[tuple[int, int, float, float], ...]
     gradients: tuple[Gradients, ...]
     program: str
+    # of the engines that can be slowest, by the frames of a batch: cycles a frame, and of a rest once a batch
+    engines: tuple[tuple[int, int], ...] = ()
+
+    def cycles_with_rests(self, share: int) -> float:
+        """A frame of the slowest engine in batches of so many."""
+        return max((cycles + rest / share for cycles, rest in self.engines), default=float(self.cycles))
 
     @property
     def port_bits(self) -> float:
@@ -147,6 +154,7 @@ class Pipeline:
                 **record,
                 "streams": tuple((int(a), int(b), float(c), float(d)) for a, b, c, d in record["streams"]),
                 "gradients": tuple(Gradients(**one) for one in record["gradients"]),
+                "engines": tuple((int(cycles), int(rest)) for cycles, rest in record["engines"]),
             }
         )
 
@@ -250,15 +258,18 @@ POWER = ("kW", "J a frame")
 
 
 def lay(net: str, boards: int) -> Pipeline:
-    """As `simulate_fast.point` does; what is simulated are batches too short for its staleness."""
+    """As `simulate_fast.point` does, with its batches; what is simulated are batches too short for its staleness."""
+    point = simulate_fast.known().get((net, boards))
+    batch = simulate_fast.FRAMES if point is None else point.batch
     cluster = simulate_fast.cluster_of(boards)
     board = Board(PART, cluster.devices[0].board.dsp, simulate_fast.LINK_GBPS * GBIT / CLOCK_HZ)
-    chosen = fastest(differentiate(forward(net)), boards, board)
-    found = pipeline_of(net, simulate_fast.laid(net, chosen, cluster), chosen.cycles)
+    training = differentiate(forward(net, recipe=Recipe(batch=batch)))
+    chosen = fastest(training, boards, board, update_frames=simulate_fast.UPDATE_FRAMES)
+    found = pipeline_of(net, simulate_fast.laid(net, chosen, cluster, batch=batch), chosen.cycles)
     share = max(1, found.staleness // SHORT)
     short = simulate_fast.laid(net, chosen, cluster, Recipe(batch=share, staleness=share))
-    macs = sum(node.layer.macs for node in differentiate(forward(net)).nodes)
-    return replace(found, macs=macs, lap_cycles=lap(short, chosen.cycles))
+    macs = sum(node.layer.macs for node in training.nodes)
+    return replace(found, macs=macs, lap_cycles=lap(short, found.cycles))
 
 
 # part of the staleness that is wanted of which batches are where a lap is timed, and how many of them
@@ -286,11 +297,12 @@ def pipeline_of(net: str, wired: Wired, cycles: int) -> Pipeline:
     delays = {edge: hop.cycles for edge, hop in wired.hops.items()}
     staleness = needed_staleness(graph, schedule(graph, cycles, delays), delays)
     images = [node for node in graph.nodes if not node.layer.sinks and not node.layer.works_per_batch]
+    engines = _slowest(graph)
     return Pipeline(
         net=net,
         boards=len(place),
         macs=0,
-        cycles=cycles,
+        cycles=max(pace for pace, _ in engines),
         batch=graph.recipe.batch,
         staleness=staleness,
         lap_cycles=(staleness + 1) * cycles,
@@ -305,7 +317,20 @@ def pipeline_of(net: str, wired: Wired, cycles: int) -> Pipeline:
         ),
         gradients=tuple(_gradients(graph, place)),
         program=program_hash()[:12],
+        engines=engines,
     )
+
+
+def _slowest(graph: Graph) -> tuple[tuple[int, int], ...]:
+    """Cycles a frame and of a rest of all that work on frames, each longer than those before in the one and shorter in
+    the other."""
+    layers = [node.layer for node in graph.nodes if not node.layer.works_per_batch]
+    pairs = {(one.cycles_per_frame, one.drain_cycles if isinstance(one, GradientEngine) else 0) for one in layers}
+    found: list[tuple[int, int]] = []
+    for pace, rest in sorted(pairs, reverse=True):
+        if not found or rest > found[-1][1]:
+            found.append((pace, rest))
+    return tuple(reversed(found))
 
 
 def along(graph: PlacedGraph) -> list[str]:
@@ -530,12 +555,11 @@ def _keep(found: Known, path: Path) -> None:
 
 
 def cycles_of(pipe: Pipeline, share: int) -> float | None:
-    """A frame in batches of ``share``: once a batch engines rest for as long as was simulated."""
+    """A frame in batches of ``share``, by rests of engines once a batch, as much longer as was simulated."""
     point = simulate_fast.known().get((pipe.net, pipe.boards))
     if point is None:
         return None
-    rests = (point.simulated_cycles - point.planned_cycles) * point.batch
-    return point.planned_cycles + rests / share
+    return point.simulated_cycles / pipe.cycles_with_rests(point.batch) * pipe.cycles_with_rests(share)
 
 
 def rows(nets: Sequence[str], sizes: Sequence[int], batch: int, racks: Racks) -> list[Scaled]:
@@ -597,14 +621,14 @@ def checks() -> list[Check]:
         point = simulate_fast.known().get((pipe.net, pipe.boards))
         if point is None:
             continue
-        # how long engines rest once a batch the formula doesn't know; words are counted at the pace that was simulated
-        unrested = scaled(pipe, 1, point.batch, Racks())
+        # words are counted at the pace that was simulated
+        told = scaled(pipe, 1, point.batch, Racks(), pipe.cycles_with_rests(point.batch))
         one = scaled(pipe, 1, point.batch, Racks(), point.simulated_cycles)
         streams, _, _, _ = _loads(pipe, np.zeros((1, pipe.boards)), pipe.boards)
         both = float(np.max(streams.frame.sum(axis=0) + streams.batch.sum(axis=0) / point.batch)) * one.fps / GBIT
         title = f"{pipe.net}, {pipe.boards} boards"
         found += [
-            Check(f"{title}: cycles a frame", CLOCK_HZ / unrested.fps, point.simulated_cycles),
+            Check(f"{title}: cycles a frame", CLOCK_HZ / told.fps, point.simulated_cycles),
             Check(f"{title}: Gb/s of the busiest port", one.streams_gbps, point.port_gbps),
             Check(f"{title}: both ways", both, point.port_both_gbps),
         ]
@@ -655,7 +679,7 @@ def copied(
     lap_cycles = lap(small_wired(1, SHORT_SHARE - 1, FAST_GBPS), SMALL_CYCLES)
     for share, gbps in cases:
         pipe = pipeline_of("small", small_wired(1, share, gbps), SMALL_CYCLES)
-        pipe = replace(pipe, lap_cycles=lap_cycles)
+        pipe = replace(pipe, cycles=SMALL_CYCLES, lap_cycles=lap_cycles)
         for copies in numbers:
             run = simulated(small_wired(copies, share, gbps), SMALL_BATCHES, CLOCK_HZ / HZ_PER_MHZ, Silent())
             one = scaled(pipe, copies, copies * share, Racks(boards=copies * SMALL_BOARDS))

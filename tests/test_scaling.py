@@ -28,19 +28,24 @@ def test_pace_and_ports_are_those_of_the_simulated_pipelines() -> None:
     assert {(pipe.net, pipe.boards) for pipe in scaling.known().pipelines} == set(scaling.LAID)
     assert len(found) == 3 * len(scaling.LAID)
     for one in found:
-        if one.what.endswith("cycles a frame"):
-            # engines rest once a batch, which is in the simulation alone
-            assert 0.95 < one.quotient <= 1.0001, one.what
-        else:
-            assert one.quotient == pytest.approx(1, abs=0.004), one.what
+        # rests once a batch, too
+        assert one.quotient == pytest.approx(1, abs=0.004), one.what
 
 
 def test_the_longer_a_batch_the_less_a_frame_has_of_its_rests() -> None:
     (pipe,) = (pipe for pipe in scaling.known().pipelines if pipe.boards == 100)
     point = simulate_fast.known()[pipe.net, pipe.boards]
     assert scaling.cycles_of(pipe, point.batch) == pytest.approx(point.simulated_cycles)
-    half = (point.simulated_cycles - point.planned_cycles) / 2
-    assert scaling.cycles_of(pipe, 2 * point.batch) == pytest.approx(point.planned_cycles + half)
+    paces = [scaling.cycles_of(pipe, point.batch * times // 16) or 0.0 for times in (1, 4, 16, 64)]
+    assert paces == sorted(paces, reverse=True)
+    assert paces[0] > 1.05 * paces[-1]
+
+
+def test_engines_that_can_be_slowest_are_those_that_no_other_is_slower_than_in_both() -> None:
+    pipe = replace(PIPE, engines=((900, 1_600), (960, 400), (1_000, 0)))
+    # 900 + 1 600 / 8, 960 + 400 / 8; 900 + 1 600 / 16, 960 + 400 / 16, 1 000
+    assert [pipe.cycles_with_rests(share) for share in (1, 8, 16, 64)] == [2_500, 1_100, 1_000, 1_000]
+    assert PIPE.cycles_with_rests(1) == 1_000
 
 
 @pytest.mark.slow
