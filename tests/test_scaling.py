@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 
 from benchmarks import scaling, simulate_fast
-from benchmarks.fpdeep import CLOCK_HZ
+from benchmarks.fpdeep import CLOCK_HZ, PART
 from benchmarks.scaling import CREDITED, Gradients, Learnt, Pipeline, Racks, accuracy, ring_bits, scaled
+from dagtrain.passes.autodiff import differentiate
+from dagtrain.passes.fold import fold_graph
+from dagtrain.passes.insert_forks import insert_forks
 from hdl.errors import DagtrainError
+from hdl.recipe import Recipe
 
 # 1 000 cycles a frame; board 0 sends 4 000 bits a frame and 16 000 a batch to board 1, of 10 bits a cycle
 PIPE = Pipeline(
@@ -28,9 +34,11 @@ def test_pace_and_ports_are_those_of_the_simulated_pipelines() -> None:
     assert {(pipe.net, pipe.boards) for pipe in scaling.known().pipelines} == set(scaling.LAID)
     assert len(found) == 3 * len(scaling.LAID)
     for one in found:
-        # of rests the formula has those for which lanes are the reason, and ports of 100 boards are busy with sums
-        waiting = one.what == "VGG-16, 100 boards: cycles a frame"
-        assert (0.98 if waiting else 0.996) <= one.quotient <= 1.004, one.what
+        if one.what.endswith("cycles a frame"):
+            # that sums of 100 boards wait for busy ports is in the simulation alone
+            assert (0.98 if " 100 " in one.what else 0.9995) < one.quotient <= 1.0001, one.what
+        else:
+            assert one.quotient == pytest.approx(1, abs=0.004), one.what
 
 
 def test_the_longer_a_batch_the_less_a_frame_has_of_its_rests() -> None:
@@ -43,6 +51,21 @@ def test_the_longer_a_batch_the_less_a_frame_has_of_its_rests() -> None:
 
 
 def test_engines_that_can_be_slowest_are_those_that_no_other_is_slower_than_in_both() -> None:
+    training = insert_forks(differentiate(scaling.small(Recipe(batch=16))))
+    counts = set()
+    for cycles in (2_000, 3_000, 5_000, 9_000):
+        folded = fold_graph(training, cycles, (PART,))
+        layers: list[Any] = [node.layer for node in folded.nodes if not node.layer.works_per_batch]
+        kept = scaling._slowest(folded)
+        counts.add(len(kept))
+        assert all(pace < later and rest > less for (pace, rest), (later, less) in pairwise(kept))
+        for share in (1, 2, 5, 16, 1_000):
+            slowest = max(one.cycles_per_frame + getattr(one, "drain_cycles", 0) / share for one in layers)
+            assert replace(PIPE, engines=kept).cycles_with_rests(share) == slowest
+    assert max(counts) > 1
+
+
+def test_a_frame_of_short_batches_has_more_of_a_rest() -> None:
     pipe = replace(PIPE, engines=((900, 1_600), (960, 400), (1_000, 0)))
     # 900 + 1 600 / 8, 960 + 400 / 8; 900 + 1 600 / 16, 960 + 400 / 16, 1 000
     assert [pipe.cycles_with_rests(share) for share in (1, 8, 16, 64)] == [2_500, 1_100, 1_000, 1_000]
