@@ -26,8 +26,8 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
 from typing import Any
 
 from dagtrain.graph.ir import Graph, Node, Role
@@ -53,11 +53,15 @@ COPIES = 0.5
 LARGEST = (1.0, 0.67, 0.5, 0.34, 0.25, 0.2, 0.17, 0.125)
 # rounds in which nodes without multipliers move to their neighbours
 ROUNDS = 8
+# of a frame's time at most, for which an engine rests in the mean of a batch
+LONGEST_REST = 0.5
 # cycles a frame in which any engine is fast enough
 ANY_PACE = 1 << 40
 # multipliers of the engines of each part, boards, multipliers of one -> board of each engine; None: there is no room
 Packing = Callable[[Sequence[Sequence[int]], int, int], list[list[int]] | None]
 WORKING = (Role.FORWARD, Role.ERROR, Role.GRADIENT)
+# forward, error and gradient engine of a layer or of a part of it
+Engines = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -76,30 +80,71 @@ class Way:
     """A layer in parts."""
 
     how: Parts
-    # the engines of its largest part, before folding
-    engines: tuple[Any, ...]
+    # of each part, in order: its engines, before folding
+    parts: tuple[Engines, ...]
     # bits of its input that leave one board, a frame
     copied_bits: int
     # whether rests once a batch count
     rests: bool = False
+    # cycles a frame -> what was found for them
+    _fits: dict[int, tuple[int, tuple[int, ...]] | None] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def engines(self) -> int:
+        """Of all parts."""
+        return sum(map(len, self.parts))
 
     def together(self, cycles: int, board: Board) -> bool:
         """Whether the engines of a part must stand on one board: its weights take longer than a frame to pass a link.
 
         Parts by rows pass theirs on from one to the next anyway."""
-        return not self.how.by_rows and self.engines[0].port("w").tensor.bits > board.link_bits * cycles
+        bits = max(engines[0].port("w").tensor.bits for engines in self.parts)
+        return not self.how.by_rows and bits > board.link_bits * cycles
 
-    @property
-    def offers(self) -> tuple[Offer, ...]:
-        """Of all tiles that every engine can have, the fewest multipliers first."""
-        return _offers(self.engines, self.rests)
+    def levels(self, least: float, most: float) -> Iterator[int]:
+        """Cycles a frame of all tiles, rests included, between these limits."""
+        for engines in {*self.parts}:
+            for offer in _offers(engines, self.rests):
+                if least * (1 - LONGEST_REST) <= offer.pace <= most and least <= offer.pace + offer.rest_cycles <= most:
+                    yield offer.pace + offer.rest_cycles
 
-    def offer(self, cycles: int, most: float) -> Offer | None:
-        """That of the fewest multipliers; None where no tile of so few is so fast."""
-        for offer in self.offers:
-            if offer.multipliers > most:
+    def chosen(self, cycles: int, most: float, together: bool) -> Chosen | None:
+        """With the tiles that folding chooses; None where a part has none so fast, or of more multipliers.
+
+        ``together``: whether all engines of a part have no more, instead of each."""
+        if cycles not in self._fits:
+            self._fits[cycles] = self._fit(cycles)
+        fit = self._fits[cycles]
+        if fit is None:
+            return None
+        rest, sizes = fit
+        if any(
+            size * (len(engines) if together else 1) > most for size, engines in zip(sizes, self.parts, strict=True)
+        ):
+            return None
+        return Chosen(self, sizes, rest, together)
+
+    def _fit(self, cycles: int) -> tuple[int, tuple[int, ...]] | None:
+        """Cycles a frame that are left for a rest, and the multipliers of an engine of each part."""
+        kinds = {*self.parts}
+        rests = [offer.rest_cycles for engines in kinds if (offer := self._first(engines, cycles, alone=True))]
+        rest = max(rests, default=0)
+        while True:
+            # all parts of a layer are folded for one pace
+            found = {engines: offer for engines in kinds if (offer := self._first(engines, cycles - rest))}
+            if len(found) < len(kinds):
                 return None
-            if offer.cycles <= cycles and all(engine.suits(offer.tile, cycles) for engine in self.engines):
+            longest = max(offer.rest_cycles for offer in found.values())
+            if longest <= rest:
+                return rest, tuple(found[engines].multipliers for engines in self.parts)
+            rest = longest
+
+    def _first(self, engines: Engines, pace: int, alone: bool = False) -> Offer | None:
+        """That of the fewest multipliers at a pace; ``alone``: its own rest is in that."""
+        for offer in _offers(engines, self.rests):
+            if offer.pace > pace or (alone and offer.pace + offer.rest_cycles > pace):
+                continue
+            if all(one.suits(offer.tile, pace) for one in engines):
                 return offer
         return None
 
@@ -110,28 +155,30 @@ class Offer:
 
     # of an engine
     multipliers: int
-    # a frame, of the slowest engine, with its share of a rest, and that share
-    cycles: int
-    rest_cycles: int
+    # cycles a frame inside a batch, of the slowest engine
+    pace: int
     tile: Tile
+    # engines whose rests count
+    resting: Engines
+
+    @cached_property
+    def rest_cycles(self) -> int:
+        """Cycles a frame for which an engine rests, in the mean of a batch."""
+        return max((_rest(engine, self.tile) for engine in self.resting), default=0)
 
 
 @cache
-def _offers(engines: tuple[Any, ...], rests: bool) -> tuple[Offer, ...]:
-    """Of layers that are alike, once."""
-    found = []
+def _offers(engines: Engines, rests: bool) -> tuple[Offer, ...]:
+    """Of all tiles that every engine can have, the fewest multipliers first; of layers that are alike, once."""
+    found, resting = [], tuple(engine for engine in engines if rests and isinstance(engine, GradientEngine))
     for tile in engines[0].tiles(ANY_PACE):
         paces = [engine.least_cycles(tile) for engine in engines]
         if None not in paces:
-            pace, rest = max(paces), max(_rest(engine, tile) for engine in engines) if rests else 0
-            found.append(Offer(tile.size, pace + rest, rest, tile))
+            found.append(Offer(tile.size, max(paces), tile, resting))
     return tuple(found)
 
 
 def _rest(engine: Any, tile: Tile) -> int:
-    """Cycles a frame for which an engine rests, in the mean of a batch."""
-    if not isinstance(engine, GradientEngine):
-        return 0
     pace = engine.least_cycles(tile)
     assert pace is not None
     return math.ceil(engine.fold(pace, tile).drain_cycles / engine.recipe.batch)
@@ -142,8 +189,8 @@ class Chosen:
     """A layer at an interval."""
 
     way: Way
-    # of each engine
-    multipliers: int
+    # of an engine of each part
+    multipliers: tuple[int, ...]
     # cycles a frame that these must leave for a rest
     rest_cycles: int
     # whether the engines of a part stand on one board
@@ -151,14 +198,14 @@ class Chosen:
 
     @property
     def total(self) -> int:
-        """Multipliers of all parts, were all as large as the largest."""
-        return self.multipliers * len(self.way.engines) * self.way.how.count
+        """Multipliers of all parts."""
+        return sum(map(sum, self.groups))
 
     @property
     def groups(self) -> list[list[int]]:
         """Multipliers, part by part, of what a board must have room for."""
-        engines = [self.multipliers] * len(self.way.engines)
-        return [[sum(engines)] if self.together else engines] * self.way.how.count
+        parts = [[size] * len(engines) for size, engines in zip(self.multipliers, self.way.parts, strict=True)]
+        return [[sum(sizes)] if self.together else sizes for sizes in parts]
 
 
 @dataclass(frozen=True)
@@ -187,7 +234,7 @@ def ways(graph: Graph, update_frames: float | None = None) -> dict[str, list[Way
     rests = update_frames is not None
     return {
         whole: [
-            replace(way, rests=rests)
+            replace(way, rests=rests, _fits={})
             for way in _ways([updating_within(node.layer, update_frames or 1.0) for node in found])
         ]
         for whole, found in nodes.items()
@@ -197,7 +244,7 @@ def ways(graph: Graph, update_frames: float | None = None) -> dict[str, list[Way
 def _ways(layers: Sequence[Layer]) -> Iterator[Way]:
     layers = [with_ragged_tiles(layer) for layer in layers]
     taken = layers[0].port("x").tensor
-    yield Way(Parts(1), tuple(layers), 0)
+    yield Way(Parts(1), (tuple(layers),), 0)
     for count in range(2, MOST_ROWS + 1):
         try:
             rows = [row_parts(layer, count) for layer in layers]
@@ -205,12 +252,16 @@ def _ways(layers: Sequence[Layer]) -> Iterator[Way]:
             break
         if all(rows):
             largest = [max(parts or (), key=lambda part: part.layer.rows_made).layer for parts in rows]
-            yield Way(Parts(count, by_rows=True), tuple(rounded_apart(layer) for layer in largest), 0)
+            # they have one tile, since weights and sums pass on from part to part
+            yield Way(Parts(count, by_rows=True), (tuple(rounded_apart(layer) for layer in largest),) * count, 0)
     channels = Parts(2).channels(layers[0])
     for count in range(2, min(channels, MOST_OUTPUTS) + 1):
-        parts = tuple(replace(layer, filters=-(-channels // count)) for layer in layers)  # type: ignore[type-var]
+        of = {
+            size: tuple(replace(layer, filters=size) for layer in layers)  # type: ignore[type-var]
+            for size in {*Parts(count).sizes(channels)}
+        }
         # to the forward and to the gradient engine of each
-        yield Way(Parts(count), parts, 2 * count * taken.bits)
+        yield Way(Parts(count), tuple(of[size] for size in Parts(count).sizes(channels)), 2 * count * taken.bits)
 
 
 def choose(found: Mapping[str, Sequence[Way]], cycles: int, most: float, board: Board) -> dict[str, Chosen] | None:
@@ -221,9 +272,9 @@ def choose(found: Mapping[str, Sequence[Way]], cycles: int, most: float, board: 
         row = []
         for way in options:
             together = way.together(cycles, board)
-            offer = way.offer(cycles, min(most, board.dsp // len(way.engines)) if together else most)
-            if offer and way.copied_bits <= COPIES * board.link_bits * cycles:
-                row.append(Chosen(way, offer.multipliers, offer.rest_cycles, together))
+            one = way.chosen(cycles, board.dsp if together else most, together)
+            if one and way.copied_bits <= COPIES * board.link_bits * cycles:
+                row.append(one)
         if not row:
             return None
         chosen[whole] = min(row, key=lambda one: (one.total, one.way.how.count, not one.way.how.by_rows))
@@ -288,8 +339,8 @@ def fastest(
     Raises `DagtrainError` where there is none up to four times what multipliers that never idle would take."""
     found = ways(graph, update_frames)
     bound = sum(node.layer.macs for node in graph.nodes) / (boards * board.dsp)
-    levels = {offer.cycles for options in found.values() for way in options for offer in way.offers}
-    for cycles in sorted(level for level in levels if bound <= level <= 4 * bound):
+    levels = {level for options in found.values() for way in options for level in way.levels(bound, 4 * bound)}
+    for cycles in sorted(levels):
         for share in LARGEST:
             chosen = choose(found, cycles, share * board.dsp, board)
             if chosen is None or sum(one.total for one in chosen.values()) > boards * board.dsp:

@@ -201,7 +201,7 @@ def point(net: str, boards: int, runs: int = RUNS, batch: int = FRAMES) -> Point
         staleness=wired.graph.recipe.staleness,
         frames=len(simulation.frame_cycles),
         runs=runs,
-        engines=sum(len(one.way.engines) * one.way.how.count for one in chosen.chosen.values()),
+        engines=sum(one.way.engines for one in chosen.chosen.values()),
         binds=simulation.binds.name,
         plan_s=planned - begun,
         simulate_s=done - planned,

@@ -60,6 +60,26 @@ def test_all_engines_stand_on_their_boards_and_the_pace_is_that_of_the_slowest()
     assert 0 < port < both <= 2 * port
 
 
+@pytest.mark.parametrize("update_frames", [None, 0.25])
+def test_every_part_has_the_multipliers_that_are_planned(update_frames: float | None) -> None:
+    unlike = 0
+    for boards, dsp in [(3, 60), (4, 60), (5, 60), (6, 60), (7, 60)]:
+        chosen = fastest(differentiate(small_net()), boards, Board(PART, dsp, 1024.0), update_frames=update_frames)
+        built: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+        for node in in_parts(small_net(), chosen).nodes:
+            if node.layer.multipliers and not node.layer.pinned_to_host:
+                built[node.whole][node.layer_of].append(node.layer.multipliers)
+        for whole, one in chosen.chosen.items():
+            if one.way.how.by_rows:
+                assert all(max(sizes) <= one.multipliers[0] for sizes in built[whole].values())
+                continue
+            assert [
+                [size] * len(sizes) for size, sizes in zip(one.multipliers, built[whole].values(), strict=True)
+            ] == [*built[whole].values()]
+            unlike += len({*one.multipliers}) > 1
+    assert unlike, "no layer is in parts of unlike sizes"
+
+
 def test_rests_once_a_batch_are_in_the_pace_that_is_planned_where_it_is_said_how_long_sums_take() -> None:
     training = differentiate(small_net())
     inside, counted = fastest(training, 4, SMALL), fastest(training, 4, SMALL, update_frames=0.25)
@@ -165,8 +185,8 @@ def test_engines_of_weights_that_take_longer_than_a_frame_to_pass_a_link_stand_t
     assert heavy
     for whole in heavy:
         one = chosen.chosen[whole]
-        assert one.way.engines[0].port("w").tensor.bits > chosen.cycles
-        assert one.multipliers * len(one.way.engines) <= slow.dsp
+        assert max(engines[0].port("w").tensor.bits for engines in one.way.parts) > chosen.cycles
+        assert max(map(sum, one.groups)) <= slow.dsp
     folded = in_parts(small_net(), chosen)
     where = placed(folded, chosen, DEVICES)
     boards: dict[str, set[str]] = defaultdict(set)

@@ -10,11 +10,14 @@ import pytest
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import IntArray
 from hdl.layers.base import Layer
-from hdl.layers.capabilities import RoundedApart, rounded_apart
+from hdl.layers.capabilities import RoundedApart, of_copy, rounded_apart
+from hdl.layers.conv.dense import ConvGradient
+from hdl.layers.conv.roles import GradientEngine
 from hdl.layers.registry import load_layers
 from hdl.layers.shape import RowPart
 from hdl.layers.wiring.row_deal import RowDeal
 from hdl.layers.wiring.row_gather import RowGather
+from hdl.recipe import Recipe
 from hdl.tensor import Kind
 from tests.layer_support import all_examples, frames_a_batch
 
@@ -37,7 +40,7 @@ def dealt() -> dict[str, tuple[Layer, list[RowPart]]]:
     """Examples whose rows can be dealt out."""
     found = {}
     for name, layer in all_examples(load_layers().values()).items():
-        if layer.works_per_batch or (isinstance(layer, RoundedApart) and (layer.exact or getattr(layer, "wraps", 0))):
+        if layer.works_per_batch or (isinstance(layer, RoundedApart) and layer.exact):
             continue
         for count in COUNTS:
             parts = in_parts(layer, count) if layer.rows_made >= count else None
@@ -88,8 +91,32 @@ def test_convolutions_pools_and_activations_have_parts_by_rows() -> None:
                  "MaxPool", "MaxPoolError", "AveragePool", "AveragePoolError", "Relu", "ReluError", "Bias",
                  "BiasGradient", "Add", "Narrow"):  # fmt: skip
         assert kind in kinds, kind
+    # sums of all that products make, of few bits of each, and of so few that they wrap
+    gradients = [(whole, parts) for whole, parts in DEALT.values() if isinstance(whole, GradientEngine)]
+    for some in (lambda engine: not engine.cut, lambda engine: engine.cut > 0, lambda engine: engine.wraps):
+        assert any(some(whole) for whole, _ in gradients)
     # bits that depend on the place in the map, or on all of it
     assert not kinds & {"Dropout", "DropoutError", "GlobalAveragePool", "OnlineNorm", "SoftmaxCrossEntropy"}
+
+
+def test_parts_cut_as_much_of_products_as_the_whole_whatever_the_width_of_sums() -> None:
+    layer = ConvGradient(height=7, width=3, channels=4, filters=2, kernel=(1, 1), recipe=Recipe(batch=8))
+    wrapped = apart = 0
+    for width in range(layer.least_sum_width, layer.exact_sum_bits + 2):
+        whole = replace(layer, sum_width=width)
+        parts = [rounded_apart(part.layer) for part in in_parts(whole, 3) or ()]
+        # of copies too, and of parts of parts
+        parts += [of_copy(part, 1, 2) for part in parts]
+        parts += [rounded_apart(part.layer) for part in in_parts(parts[2], 2) or ()]
+        assert len(parts) == 8
+        assert {part.cut for part in parts} == {whole.cut}
+        assert {part.wraps for part in parts} == {whole.wraps}
+        assert not whole.wraps or {part.sum_bits for part in parts} == {width}
+        wrapped += whole.wraps
+        # a layer of so many rows would add all of its products
+        apart += not replace(parts[0], summed_rows=0, exact=False).cut and whole.cut > 0
+    assert wrapped > 8
+    assert apart
 
 
 def test_rows_that_are_none_of_a_map_are_refused() -> None:

@@ -21,13 +21,14 @@ from dagtrain.graph.executor import Executor
 from dagtrain.graph.ir import Graph, GraphError, Node, Role
 from dagtrain.graph.storage import load_graph, save_graph
 from dagtrain.passes.autodiff import differentiate
-from dagtrain.passes.calibrate import calibrate
+from dagtrain.passes.calibrate import CalibrationOptions, calibrate
 from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.passes.recompute import kept_edges
 from dagtrain.passes.replicate import most_copies, replicate
 from dagtrain.passes.split_layers import Parts, split_layers
 from dagtrain.passes.split_rows import split_rows
+from dagtrain.passes.widths import Widths
 from dagtrain.progress import Silent
 from dagtrain.schedule.buffers import deadlock_beats, fifo_beats
 from dagtrain.schedule.schedule import schedule
@@ -64,15 +65,17 @@ RECIPES = [(4, 0), pytest.param(5, 3, marks=pytest.mark.slow)]
 
 
 @cache
-def net(batch: int, staleness: int) -> Graph:
-    """A training graph of 8 x 5 pixels with a residual join, a bias, a kernel of one pixel, strides, a pool."""
+def net(batch: int, staleness: int, sums: str = "") -> Graph:
+    """A training graph of 8 x 5 pixels with a residual join, a bias, a kernel of one pixel, strides, a pool; ``sums``:
+    bits of sums of gradients."""
     build = GraphBuilder("net", Recipe(batch=batch, staleness=staleness, learning_rate=0.1), seed=5)
     x = build.relu(build.conv(build.input(8, 5, 2), 3, 3, padding=1))
     y = build.conv(build.relu(build.bias(build.conv(x, 3, 3, padding=1))), 3, 1)
     x = build.conv(build.add(y, x), 4, 3, stride=2, padding=1)
     x = build.max_pool(build.depthwise(x, 3, padding=1), 2, 2)
     training = differentiate(build.classify(build.gemm(build.global_average_pool(x), 3)))
-    return calibrate(training, [synthetic_feeds(training, batch, seed) for seed in range(2)])
+    options = CalibrationOptions(width=Widths.parse((f"sum={sums}",) if sums else ()))
+    return calibrate(training, [synthetic_feeds(training, batch, seed) for seed in range(2)], options)
 
 
 def trained(graph: Graph, batches: int = BATCHES) -> tuple[Executor, list[np.ndarray]]:
@@ -83,8 +86,8 @@ def trained(graph: Graph, batches: int = BATCHES) -> tuple[Executor, list[np.nda
 
 
 @cache
-def of_whole(batch: int, staleness: int) -> tuple[Executor, list[np.ndarray]]:
-    return trained(insert_forks(net(batch, staleness)))
+def of_whole(batch: int, staleness: int, sums: str = "") -> tuple[Executor, list[np.ndarray]]:
+    return trained(insert_forks(net(batch, staleness, sums)))
 
 
 @pytest.mark.parametrize(("batch", "staleness"), RECIPES)
@@ -95,6 +98,22 @@ def test_parts_by_rows_train_to_the_bits_of_the_whole(name: str, batch: int, sta
     assert all(map(np.array_equal, results, wanted)), "what the host gets"
     weights, wanted_weights = several.parameters(), whole.parameters()
     assert weights.keys() == wanted_weights.keys()
+    assert all(np.array_equal(weights[key], wanted_weights[key]) for key in weights)
+
+
+# bits of sums that wrap, and as many as engines of a row or two would not want to cut any product for
+NARROW = ("fit", "20", "36")
+
+
+@pytest.mark.parametrize("sums", NARROW)
+@pytest.mark.parametrize("name", SETS)
+def test_parts_whose_sums_have_few_bits_train_to_the_bits_of_the_whole(name: str, sums: str) -> None:
+    graph = split_rows(net(4, 0, sums), SETS[name])
+    assert sum(getattr(node.layer, "cut", 0) > 0 for node in graph.nodes) > 3
+    several, results = trained(insert_forks(graph))
+    whole, wanted = of_whole(4, 0, sums)
+    assert all(map(np.array_equal, results, wanted)), "what the host gets"
+    weights, wanted_weights = several.parameters(), whole.parameters()
     assert all(np.array_equal(weights[key], wanted_weights[key]) for key in weights)
 
 
@@ -312,6 +331,12 @@ def test_circuits_of_parts_on_slow_links_train_to_the_bits_of_the_whole(
 def test_circuits_of_few_rows_train_to_the_bits_of_the_whole(name: str, tmp_path: Path) -> None:
     graph = insert_forks(split_rows(large_windows(), FEW_ROWS[name]))
     check_circuits(graph, CYCLES, trained(insert_forks(large_windows()))[1], tmp_path)
+
+
+@pytest.mark.parametrize("sums", quick(1, ["20", "36"]))
+def test_circuits_of_parts_whose_sums_have_few_bits_train_to_the_bits_of_the_whole(sums: str, tmp_path: Path) -> None:
+    graph = insert_forks(split_rows(net(4, 0, sums), SETS["three parts of eight rows"]))
+    check_circuits(graph, CYCLES, of_whole(4, 0, sums)[1], tmp_path)
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from dagtrain.graph.ir import Graph, GraphError, Node, Stage
 from dagtrain.passes.apply import graph_pass
@@ -59,6 +59,11 @@ class Parts:
         """The channels that are dealt out."""
         port = "x" if self.by_inputs else "y"
         return layer.port(port).tensor.shape[-1]
+
+    def sizes(self, channels: int) -> list[int]:
+        """Channels of each part, by channels: as equal as can be."""
+        bounds = [channels * index // self.count for index in range(self.count + 1)]
+        return [end - first for first, end in pairwise(bounds)]
 
 
 @graph_pass(Stage.FORWARD, Stage.FORWARD)
@@ -110,8 +115,7 @@ def _problem(nodes: Mapping[str, Node], name: str, how: Parts) -> Problem | None
 
 def _pieces(node: Node, how: Parts, parameters: Mapping[str, FloatArray]) -> tuple[list[Node], dict[str, FloatArray]]:
     """The nodes in place of one, the last of which has the whole output, and their parameters."""
-    channels = how.channels(node.layer)
-    bounds = [channels * index // how.count for index in range(how.count + 1)]
+    bounds = [0, *accumulate(how.sizes(how.channels(node.layer)))]
     cuts = _cuts(node, bounds) if how.by_inputs else []
     inputs = [cut.outputs["a"] for cut in cuts] + [cuts[-1].outputs["b"]] if cuts else [node.inputs["x"]] * how.count
     engines: list[Node] = []

@@ -398,8 +398,8 @@ class GradientEngine(WindowEngine):
     With ``sum_width`` sums have so many bits: `SUM_GUARD` of them above the range of g, the others from there down.
     What a product has below them is cut before it is added (`hdl.fixed.cut_product`), and sums wrap, so that they are
     the same in any order: the sum of a batch is right if it stays within 2**`SUM_GUARD` times the range of g, whatever
-    the sums on the way were.  So are sums of copies, each of some frames of a batch: they wrap when they are added,
-    too."""
+    the sums on the way were.  So are sums of copies, each of some frames of a batch, and of parts, each of some rows:
+    they wrap when they are added, too."""
 
     x_lanes: int = 1
     e_lanes: int = 1
@@ -414,11 +414,13 @@ class GradientEngine(WindowEngine):
     begun: int = field(default=0, metadata=QUIET)
     # whether g is the sum itself, which a `GradientSum` rounds
     exact: bool = field(default=False, metadata=QUIET)
+    # rows of errors of all parts by rows, whose sums are added; 0: it is no part
+    summed_rows: int = field(default=0, metadata=QUIET)
 
     def check_shape(self) -> None:
         """Bits of sums as well."""
         super().check_shape()
-        if self.exact and self.wraps and self.recipe.dealt is None:
+        if self.exact and self.wraps and self.recipe.dealt is None and not self.summed_rows:
             raise ShapeError(
                 f"{self.name}: sums of {self.sum_bits} bits wrap, so they are rounded where they are made",
                 "leave the width of sums to the engine (no --bits sum=)",
@@ -477,7 +479,10 @@ class GradientEngine(WindowEngine):
     def row_part(self, first: int, end: int) -> RowPart | None:
         """Of these rows of errors, and what of x they saw."""
         part = super().row_part(first, end)
-        return part and RowPart(part.layer, {**part.needs, "e": (first, end)})
+        if part is None:
+            return None
+        rows = self.summed_rows or self.window.output[0]
+        return RowPart(dataclasses.replace(part.layer, summed_rows=rows), {**part.needs, "e": (first, end)})
 
     @property
     def drain_cycles(self) -> int:
@@ -526,10 +531,10 @@ class GradientEngine(WindowEngine):
 
     @property
     def _batch_sum_bits(self) -> int:
-        """Bits of an exact sum over the frames of all copies, if there are several."""
-        dealt = self.recipe.dealt
-        terms = (self.recipe.batch if dealt is None else dealt.batch) * math.prod(self.window.output)
-        return self.product_bits + (terms - 1).bit_length()
+        """Bits of an exact sum over the frames of all copies and the rows of all parts, if there are several."""
+        dealt, (rows, columns) = self.recipe.dealt, self.window.output
+        frames = self.recipe.batch if dealt is None else dealt.batch
+        return self.product_bits + (frames * (self.summed_rows or rows) * columns - 1).bit_length()
 
     @property
     def exact_fraction_bits(self) -> int:
@@ -550,7 +555,7 @@ class GradientEngine(WindowEngine):
 
     @cached_property
     def cut(self) -> int:
-        """Bits of every product that are cut before it is added: as many whoever sums which frames of a batch."""
+        """Bits of every product that are cut before it is added: as many whoever sums which frames, or which rows."""
         if not self.sum_width or self.sum_width >= self._batch_sum_bits:
             return 0
         kept = self.sum_width - self.least_sum_width
