@@ -54,8 +54,8 @@ CASES: dict[str, tuple[str, str, tuple[str, ...]]] = {
 }
 # case -> further options of `dagtrain import`
 IMPORTS: dict[str, tuple[str, ...]] = {
-    # each copy with updates and statistics of its own
-    "mobilenetv2-eight": ("--exchange", "chain", "--norm-sync", "apart"),
+    # each copy with statistics of its own
+    "mobilenetv2-eight": ("--norm-sync", "apart"),
 }
 # case -> frames/s and share of DSP blocks in the poster's table
 POSTER: dict[str, tuple[float, float]] = {
