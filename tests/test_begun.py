@@ -114,6 +114,7 @@ def test_run_without_data_works_to_the_report_and_says_what_was_left_out(run: Ca
     assert not (run.out / "train").exists()
 
 
+@pytest.mark.slow
 def test_verilog_begun_from_a_checkpoint_trains_on_as_the_emulator_does(case: Case) -> None:
     data = ("--data", case.root / "data.npz")
     assert case.step("train", *data, "--epochs", 3).code == 0

@@ -128,7 +128,8 @@ def test_engines_folded_for_different_paces_train_to_the_bits_of_the_emulator(
     assert run(made, library, graph, tmp_path, seed=seed).mismatches == (), f"seed {seed}"
 
 
-@pytest.mark.parametrize("kind", [pytest.param("one", marks=pytest.mark.slow), "dealt out"])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["one", "dealt out"])
 def test_branches_side_by_side_train_to_the_bits_of_the_emulator(kind: str, tmp_path: Path) -> None:
     trained = train(inception_net(1), kind, tmp_path, seed=3)
     assert trained.mismatches == ()

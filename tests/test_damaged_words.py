@@ -188,11 +188,18 @@ def test_undamaged_words_are_those_of_the_golden_model(bursts: Bursts) -> None:
 
 @pytest.mark.parametrize(
     ("block", "old", "new"),
-    [
-        # where a burst ended with its word, and where one has bits in the next word
-        ("buffer_bursts", "skip.next = place == word", "skip.next = place > word"),
-        ("buffer_bursts", "not skip and not long and (not beyond or x.valid)", "not skip and not long and not beyond"),
-    ],
+    # where a burst ended with its word, and where one has bits in the next word
+    quick(
+        1,
+        [
+            ("buffer_bursts", "skip.next = place == word", "skip.next = place > word"),
+            (
+                "buffer_bursts",
+                "not skip and not long and (not beyond or x.valid)",
+                "not skip and not long and not beyond",
+            ),
+        ],
+    ),
 )
 def test_a_decompressor_that_waits_is_found(
     block: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -388,7 +388,7 @@ SEEDED: dict[str, Seeded] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("check", [check_a_region_of_two_payloads, check_lost_credits, check_window])
+@pytest.mark.parametrize("check", quick(1, [check_window, check_a_region_of_two_payloads, check_lost_credits]))
 def test_what_faults_are_seen_by_holds_without_them(check: Callable[[], None]) -> None:
     check()
 

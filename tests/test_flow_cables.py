@@ -64,6 +64,7 @@ def chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Case:
     return case
 
 
+@pytest.mark.slow
 def test_emitted_boards_of_a_chain_have_ports_for_their_cables(chain: Case) -> None:
     assert chain.step("emit").code == 0
     cables = {}

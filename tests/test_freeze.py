@@ -183,6 +183,7 @@ def test_a_graph_with_frozen_layers_survives_its_file(tmp_path: Path) -> None:
         np.testing.assert_array_equal(value, two.parameters()[key])
 
 
+@pytest.mark.slow
 def test_verilog_with_frozen_layers_trains_to_the_bits_of_the_emulator(tmp_path: Path) -> None:
     # a head without any way back, and layers of all kinds behind one that learns; the weights of one of them in DRAM
     graph = streaming(freeze_layers(forward_net(), ["conv1", "norm*", "bias1", "depthwise1", "conv3"]))

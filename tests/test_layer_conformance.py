@@ -189,7 +189,7 @@ def test_measured_cycles_a_frame_are_the_declared_ones(name: str) -> None:
     assert layer.cycles_per_frame == max(engine.cycles_per_frame for engine in engines_of(layer))
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", QUICK_FIRST)
 def test_verilog_is_accepted_by_every_tool_without_a_warning(name: str, tmp_path: Path) -> None:
     module = converted(name)
     files = [module.write(tmp_path)]

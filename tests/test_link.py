@@ -39,6 +39,7 @@ from hdl.stream import Stream
 from hdl.streams.merge import merge
 from hdl.streams.width import wire_words
 from hdl.tensor import Kind, Port, Tensor
+from tests.suites import quick
 
 FORM = LinkFormat(word_bits=32, streams=3, devices=2, sequence_bits=3)
 
@@ -273,7 +274,7 @@ def test_the_sides_of_a_merge_take_turns_as_the_twos_of_a_tree() -> None:
 @pytest.mark.parametrize(
     ("latency", "words", "cycles", "stall_256"), [(3, 1, 1, 0), (20, 1, 1, 100), (5, 1, 3, 0), (7, 2, 3, 60)]
 )
-@pytest.mark.parametrize("depth", [2, 3, 16])
+@pytest.mark.parametrize("depth", quick(2, [2, 16, 3]))
 def test_streams_cross_the_network_whole_whatever_its_latency_and_stalls(
     depth: int, latency: int, words: int, cycles: int, stall_256: int, stall: float
 ) -> None:

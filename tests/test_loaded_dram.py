@@ -61,16 +61,13 @@ def test_nothing_stands_in_dram_before_state_is_loaded() -> None:
     assert not any(region.contents for region in regions)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("outside", "staleness"),
     [
-        pytest.param(outside, staleness, marks=[pytest.mark.slow] * slow, id=f"{where}-{staleness}")
-        for where, outside, staleness, slow in (
-            ("dram", keep_in_dram, 1, False),
-            ("dram", keep_in_dram, 0, True),
-            ("stores", remote_memory, 1, True),
-            ("stores", remote_memory, 0, True),
-        )
+        pytest.param(outside, staleness, id=f"{where}-{staleness}")
+        for where, outside in (("dram", keep_in_dram), ("stores", remote_memory))
+        for staleness in (1, 0)
     ],
 )
 def test_devices_train_on_from_a_checkpoint_with_masters_and_weights_outside(

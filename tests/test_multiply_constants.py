@@ -120,6 +120,7 @@ def planner(graph: Graph, cluster: Cluster, *, multiply: bool) -> Planner:
     return Planner(graph, cluster, Estimator(), SearchOptions(seed=1), {}, Silent(), multiply=multiply)
 
 
+@pytest.mark.slow
 def test_a_plan_takes_multipliers_where_alms_are_scarce_and_leaves_them_where_dsp_blocks_are() -> None:
     graph = residual_net(1)
     few = small_cluster(1, 400)

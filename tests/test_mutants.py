@@ -269,6 +269,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 NAMED = r"(alpha|beta): .*(beat|frame|batch) \d+|a receiver lost or reordered words|nothing moved"
 
 
+@pytest.mark.slow
 def test_without_a_fault_every_bit_is_equal_and_traffic_reaches_all_limits(built: Built) -> None:
     run = built.run(0)
     assert run.mismatches == ()

@@ -55,7 +55,8 @@ PASSING = {
 }
 
 
-@pytest.mark.parametrize("shape", [pytest.param("ring", marks=pytest.mark.slow), "mesh"])
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", ["ring", "mesh"])
 def test_the_digits_network_is_spread_over_a_ring_and_a_mesh(
     shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,6 +106,7 @@ def test_what_has_no_meaning_on_cables_says_so(tmp_path: Path, monkeypatch: pyte
     assert "head and worker-1 are joined by no cable as fast as their ports; FPDeep maps to a row of" in apart.error
 
 
+@pytest.mark.slow
 def test_chains_rings_and_meshes_are_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quick_costs(monkeypatch)
     monkeypatch.setattr(sweep_step, "Estimator", QuickEstimator)

@@ -61,6 +61,7 @@ def logic_cells(case: Case) -> int:
     return sum(use.alm for use in load_plan(case.workspace).devices)
 
 
+@pytest.mark.slow
 def test_links_with_room_carry_gradients_as_they_are_and_no_value_is_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -85,6 +85,7 @@ def test_a_layer_that_the_user_names_stays_single(case: Case) -> None:
     assert "c_node" not in kept["copies"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("more", "searched"), [(1, False), (0, True)])
 def test_where_a_bound_tells_that_copies_are_no_faster_none_is_searched(
     more: int, searched: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

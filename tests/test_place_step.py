@@ -171,6 +171,7 @@ def test_place_refuses(options: tuple[str, ...], wanted: str, tmp_path: Path, mo
     assert not (case.out / "place").exists()
 
 
+@pytest.mark.slow
 def test_caps_of_the_command_line_stand_in_for_those_of_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -390,6 +391,7 @@ def test_going_on_takes_a_plan_of_a_slower_pace_that_trains_faster(
     assert later["throughput_fps"] > early["throughput_fps"]
 
 
+@pytest.mark.slow
 def test_a_search_that_cannot_go_on_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quick_costs(monkeypatch)
     case = new_case(tmp_path / "case")

@@ -153,6 +153,7 @@ def test_a_word_s_way_takes_half_the_round_trip_and_two_full_frames() -> None:
     assert slow.way_cycles == 50 + 64 + 2 * 141
 
 
+@pytest.mark.slow
 def test_a_longer_way_needs_more_staleness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quick_costs(monkeypatch)
     needed = {}

@@ -152,6 +152,7 @@ def test_the_cluster_file_says_who_has_memories(tmp_path: Path) -> None:
     assert read_cluster(path).network.pooled
 
 
+@pytest.mark.slow
 def test_commands_plan_emit_and_simulate_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quick_costs(monkeypatch)
     case = new_case(tmp_path, with_few_dsp(0.003, CLUSTER + POOLED))

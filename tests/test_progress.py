@@ -53,6 +53,7 @@ class Recorded:
         self.bars[-1].notes += [note] if note else []
 
 
+@pytest.mark.slow
 def test_planning_counts_circuits_and_shows_where_searches_stand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,6 +87,7 @@ def test_relays_change_no_bit() -> None:
     np.testing.assert_equal(plain.parameters(), other.parameters())
 
 
+@pytest.mark.slow
 def test_the_planner_takes_relays_where_they_pay_and_the_plan_brings_them(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = residual(3)
     # at the fast level a convolution fills a device, so its branch crosses twice

@@ -609,6 +609,7 @@ def test_the_timeline_shows_shares_and_levels_as_counted(case: Case) -> None:
     assert 'd="M0 10V10H1V2.5H2V7.5H3V10z"' in text.split("FIFO of r_node.x: at most 3 of 4 words")[1]
 
 
+@pytest.mark.slow
 def test_a_simulation_of_the_plan_is_shown_and_one_of_another_plan_is_not(case: Case) -> None:
     before = page(case)
     assert 'id="simulation"' not in before

@@ -327,7 +327,8 @@ def test_circuits_of_parts_on_slow_links_train_to_the_bits_of_the_whole(
     check_circuits(graph, CYCLES, of_whole(batch, staleness)[1], tmp_path)
 
 
-@pytest.mark.parametrize("name", quick(1, ["a row each", "a row each, one after another", "unlike numbers"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["a row each", "a row each, one after another", "unlike numbers"])
 def test_circuits_of_few_rows_train_to_the_bits_of_the_whole(name: str, tmp_path: Path) -> None:
     graph = insert_forks(split_rows(large_windows(), FEW_ROWS[name]))
     check_circuits(graph, CYCLES, trained(insert_forks(large_windows()))[1], tmp_path)

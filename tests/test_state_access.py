@@ -341,7 +341,7 @@ NETS: Mapping[str, Callable[[], Graph]] = {
 }
 
 
-@pytest.fixture(scope="module", params=quick(2, NETS))
+@pytest.fixture(scope="module", params=quick(1, NETS))
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
     graph = NETS[request.param]()
     folder = tmp_path_factory.mktemp("state")

@@ -208,6 +208,7 @@ def test_what_goes_wrong_in_a_process_is_raised_here(error: Exception, monkeypat
             team.step(frames(graph, 1))
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_is_told_and_leaves_no_other() -> None:
     graph = copied("two of all")
     before = multiprocessing.active_children()
@@ -285,7 +286,13 @@ def results(case: Case) -> dict[str, bytes]:
     return {name: data for name, data in case.snapshot().items() if name[:6] == "train/" != name.replace(STAMP, "")}
 
 
-@pytest.mark.parametrize("words", [(), ("--exchange", "ring", "--compress", "bounded:10")], ids=["central", "ring"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(("--exchange", "ring", "--compress", "bounded:10"), id="ring"),
+        pytest.param((), id="central", marks=pytest.mark.slow),
+    ],
+)
 def test_train_leaves_the_same_files_with_replicas(tmp_path: Path, words: tuple[str, ...]) -> None:
     one, two = copies(tmp_path / "one", *words), Case(tmp_path / "two")
     shutil.copytree(one.root, two.root)

@@ -154,6 +154,7 @@ def _levels_and_plans(monkeypatch: pytest.MonkeyPatch, on_plan: Callable[[], Non
     return events
 
 
+@pytest.mark.slow
 def test_where_circuits_are_large_a_plan_of_small_ones_comes_first_and_changes_no_other(
     case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
