@@ -19,6 +19,7 @@ from hdl.layers.registry import load_layers
 from hdl.recipe import Recipe
 from hdl.tensor import Kind, Tile
 from tests.layer_support import DirectTape, all_examples, forward
+from tests.suites import quick
 
 load_layers()
 STEP = 1e-6
@@ -229,7 +230,7 @@ def loss(graph: Graph, feeds: Mapping[str, FloatArray]) -> float:
     return float(result[..., 0].sum())
 
 
-@pytest.mark.parametrize("build", [*NETS, *(pytest.param(seed, id=f"random{seed}") for seed in range(12))])
+@pytest.mark.parametrize("build", [*NETS, *quick(4, range(12), id="random{}".format)])
 def test_gradients_of_a_whole_net_equal_central_differences(build: Any) -> None:
     rng = np.random.default_rng(5)
     graph = differentiate(random_net(build, RECIPE) if isinstance(build, int) else build(RECIPE))

@@ -20,6 +20,7 @@ from dagtrain.simulate.fast import simulate_fast as simulate
 from hdl.errors import DagtrainError
 from hdl.layers.conv.roles import GradientEngine
 from hdl.recipe import Recipe
+from tests.suites import quick
 
 BATCH = 16
 SMALL = Board(PART, 100, 1024.0)
@@ -60,7 +61,7 @@ def test_all_engines_stand_on_their_boards_and_the_pace_is_that_of_the_slowest()
     assert 0 < port < both <= 2 * port
 
 
-@pytest.mark.parametrize("update_frames", [None, 0.25])
+@pytest.mark.parametrize("update_frames", quick(1, [0.25, None]))
 def test_every_part_has_the_multipliers_that_are_planned(update_frames: float | None) -> None:
     unlike = 0
     for boards, dsp in [(3, 60), (4, 60), (5, 60), (6, 60), (7, 60)]:
@@ -128,6 +129,7 @@ def test_engines_in_a_row_stand_beside_the_one_before_them_or_on_the_next_board(
     assert in_row([[4], [4], [3]], 2, 7) == [[0], [1], [1]]
 
 
+@pytest.mark.slow
 def test_words_in_a_row_go_over_as_many_cables_as_the_chain_has_between_their_boards() -> None:
     training = differentiate(small_net())
     cluster = simulate_fast.cluster_of(4, topology=simulate_fast.CHAIN)

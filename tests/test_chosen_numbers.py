@@ -257,6 +257,7 @@ def recipe(folder: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_the_verilog_of_chosen_numbers_trains_as_the_emulator_does_and_counts_alike(built: Case) -> None:
     images = np.random.default_rng(1).standard_normal((8, 2, 6, 6)).astype(np.float32)
     # far beyond what the formats were chosen for

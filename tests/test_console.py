@@ -69,6 +69,7 @@ def test_quiet_says_nothing_and_verbose_a_line_a_task_where_there_is_no_terminal
             assert bool(expected) == bool(said), (words, said)
 
 
+@pytest.mark.slow
 def test_bars_are_drawn_on_a_terminal_alone(tmp_path: Path) -> None:
     case = new_case(tmp_path)
     words = [sys.executable, "-m", "dagtrain.cli", "import", str(case.model), "--norm", "as-is", "--out", str(case.out)]

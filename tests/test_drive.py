@@ -191,6 +191,7 @@ def test_a_killed_driver_s_checkpoint_ends_in_the_bits_of_an_uninterrupted_one(c
     assert_same(run, whole)
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_a_checkpoint_and_tells_what_was_compared(case: Case, tmp_path: Path) -> None:
     run = tmp_path / "run.npz"
     with cluster(case, tmp_path, "--pause", "0.05") as found:

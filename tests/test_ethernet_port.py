@@ -139,6 +139,7 @@ def test_after_faults_have_ceased_all_is_delivered_within_two_timers() -> None:
     assert found.cycles > 1500
 
 
+@pytest.mark.slow
 def test_a_peer_that_says_nothing_more_is_lost_and_named() -> None:
     timing = Timing(window=4, timer_cycles=300, ack_cycles=60, retries=2)
     given = network(10, 2, 5, timing=timing, faults=Faults(down=((2, 60, 1 << 60),)), max_cycles=1500)

@@ -199,7 +199,7 @@ def test_verilog_is_accepted_by_every_tool_without_a_warning(name: str, tmp_path
         check_yosys(files, module.name)
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", QUICK_FIRST)
 def test_declared_multipliers_are_those_of_the_circuit(name: str) -> None:
     circuit = Circuit.of_layer(LAYERS[name])
     assert elaborated_contents(circuit.widths, circuit.build).multiplier_count == LAYERS[name].multipliers

@@ -25,6 +25,7 @@ from hdl.recipe import Recipe
 from importers.onnx import NormMode, import_model
 from importers.onnx.skeleton import load_skeleton
 from tests.import_support import MODELS, Array, evaluate, example, forward, save
+from tests.suites import quick
 
 SLOW = pytest.mark.slow
 SUFFIX = ".skeleton.gz"
@@ -186,7 +187,7 @@ def test_a_file_is_the_same_network_at_every_later_opset(name: str, opset: int) 
 
 
 @pytest.mark.parametrize("network", DRAWS)
-@pytest.mark.parametrize("exporter", EXPORTERS)
+@pytest.mark.parametrize("exporter", quick(1, reversed(EXPORTERS)))
 def test_an_export_in_training_mode_draws_as_the_network_does(network: str, exporter: str, tmp_path: Path) -> None:
     graph = import_model(save(example(f"small/{network}-{exporter}-training"), tmp_path))
     dropouts = [node.layer.ratio for node in graph.nodes if type(node.layer) is Dropout]

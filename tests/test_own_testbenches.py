@@ -62,6 +62,7 @@ def test_a_testbench_of_the_page_runs_as_it_stands_there(name: str, emitted: Cas
     assert re.search(r"\d+ (codes equal|beats out)", run.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("own testbenches")
 @pytest.mark.parametrize("name", ["layer_bench.py", pytest.param("device_bench.py", marks=pytest.mark.slow)])
 def test_a_testbench_of_the_page_sees_a_wrong_weight_that_was_delivered(

@@ -125,6 +125,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, kind: type, name: str) -> list[obje
     return calls
 
 
+@pytest.mark.slow
 def test_copies_that_the_user_wants_are_those_of_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quick_costs(monkeypatch)
     case = new_case(tmp_path).must("import")

@@ -109,6 +109,7 @@ def test_place_does_what_its_options_say(tmp_path: Path, monkeypatch: pytest.Mon
     assert early["throughput_fps"] <= free["throughput_fps"] * (1 + 1e-9)
 
 
+@pytest.mark.slow
 def test_a_run_ends_at_the_first_plan_that_is_proven_to_be_within_the_gap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

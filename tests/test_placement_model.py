@@ -277,6 +277,7 @@ def _planted() -> tuple[Instance, m.Assignment]:
     return problem, m.Assignment(places, (0,) * 60)
 
 
+@pytest.mark.slow
 def test_hint_of_a_solution_saves_the_search() -> None:
     problem, planted = _planted()
     effort = m.Effort(deterministic_seconds=1.0)

@@ -195,7 +195,7 @@ def lost(shown: IntArray, other: IntArray) -> list[tuple[int, int]]:
 
 
 @needs_chromium
-@pytest.mark.parametrize("width", quick(2, WIDTHS))
+@pytest.mark.parametrize("width", quick(1, WIDTHS))
 def test_the_page_at_a_width(width: int, page: Path) -> None:
     (light, light_shot), (dark, dark_shot) = (looked_at(page, width, scheme) for scheme in (False, True))
     check_page(light, width, dark=False)

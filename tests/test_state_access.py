@@ -445,7 +445,14 @@ LOADED = {
 }
 
 
-@pytest.mark.parametrize(("kind", "example"), [(kind, example) for kind, found in LOADED.items() for example in found])
+@pytest.mark.parametrize(
+    ("kind", "example"),
+    [
+        pytest.param(kind, example, marks=[pytest.mark.slow] * (at > 1))
+        for kind, found in LOADED.items()
+        for at, example in enumerate(found)
+    ],
+)
 def test_a_layer_whose_state_is_loaded_goes_on_to_the_bit(kind: str, example: int) -> None:
     layer = with_loaded_state(load_layers()[kind].examples()[example])
     case = make_case(layer)

@@ -21,6 +21,7 @@ from placement.problem.instance import Instance
 from placement.problem.plan import Plan
 from placement.search.search import SearchOptions
 from tests.flow_support import CLUSTER, Case, new_case, quick_costs, with_few_dsp
+from tests.suites import quick
 
 TWICE = ("--replicas", "2")
 # leaves the first device
@@ -104,7 +105,7 @@ def test_plans_with_copies_together_claim_the_bound_of_all_foldings_alone(case: 
         assert "on one device" not in plan.bound_basis
 
 
-@pytest.mark.parametrize("why", [InfeasibleError, FoldingError, OutOfTimeError])
+@pytest.mark.parametrize("why", quick(1, [InfeasibleError, FoldingError, OutOfTimeError]))
 def test_where_copies_have_no_place_together_the_search_begins_anywhere(
     why: type[DagtrainError], case: Case, climbs: Climbs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
