@@ -30,7 +30,6 @@ from hdl.streams import collect, deal
 from hdl.streams.fifo import queue
 from hdl.streams.fork_join import side_by_side
 from hdl.unit import Unit
-from tests.suites import quick
 
 FORM = AxiFormat(data_bits=64, address_bits=12)
 DEPTH = 1024
@@ -257,7 +256,7 @@ def test_every_frame_gets_the_weights_of_its_version(elements: int, batch: int, 
         replays(replay(elements, batch, staleness), memory, Backend.MYHDL, seed, stall)
 
 
-@pytest.mark.parametrize("memory", quick(1, [SLOW, FAST]))
+@pytest.mark.parametrize("memory", [SLOW, pytest.param(FAST, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("elements", "batch", "staleness"), [(22, 3, 0), (22, 3, 1), (22, 3, 3), (16, 1, 0), (16, 1, 1), (2, 4, 3)]
 )
