@@ -81,6 +81,7 @@ def test_every_part_has_the_multipliers_that_are_planned(update_frames: float | 
     assert unlike, "no layer is in parts of unlike sizes"
 
 
+@pytest.mark.slow
 def test_rests_once_a_batch_are_in_the_pace_that_is_planned_where_it_is_said_how_long_sums_take() -> None:
     training = differentiate(small_net())
     inside, counted = fastest(training, 4, SMALL), fastest(training, 4, SMALL, update_frames=0.25)

@@ -313,12 +313,10 @@ def test_a_beat_of_several_pixels_is_a_part_of_a_row(cycles: int, lanes: int) ->
 # ---- circuits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "batch", "staleness"),
-    quick(
-        1,
-        [("three parts of eight rows", 4, 0), ("a convolution", 4, 0), ("all windows", 5, 3), ("unlike numbers", 5, 3)],
-    ),
+    [("three parts of eight rows", 4, 0), ("a convolution", 4, 0), ("all windows", 5, 3), ("unlike numbers", 5, 3)],
 )
 def test_circuits_of_parts_on_slow_links_train_to_the_bits_of_the_whole(
     name: str, batch: int, staleness: int, tmp_path: Path
