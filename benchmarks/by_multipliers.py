@@ -28,6 +28,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
+from itertools import product
 from typing import Any
 
 from dagtrain.graph.ir import Graph, Node, Role
@@ -35,7 +36,7 @@ from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.fold import fold_graph, weight_tiles
 from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.passes.ragged_tiles import ragged_tiles
-from dagtrain.passes.split_layers import Parts, by_rows, split_layers
+from dagtrain.passes.split_layers import PART, Parts, by_rows, split_layers
 from dagtrain.passes.split_rows import ROWS, row_parts, split_rows, why_not
 from dagtrain.passes.spread_updates import spread_updates
 from hdl.errors import DagtrainError, ShapeError
@@ -86,8 +87,8 @@ class Way:
     copied_bits: int
     # whether rests once a batch count
     rests: bool = False
-    # cycles a frame -> what was found for them
-    _fits: dict[int, tuple[int, tuple[int, ...]] | None] = field(default_factory=dict, compare=False, repr=False)
+    # cycles a frame -> the tiles of each part, where all have some
+    _fits: dict[int, tuple[Fit, ...] | None] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def engines(self) -> int:
@@ -113,31 +114,24 @@ class Way:
 
         ``together``: whether all engines of a part have no more, instead of each."""
         if cycles not in self._fits:
-            self._fits[cycles] = self._fit(cycles)
-        fit = self._fits[cycles]
-        if fit is None:
+            kinds = {engines: self._fit(engines, cycles) for engines in {*self.parts}}
+            found = tuple(fit for engines in self.parts if (fit := kinds[engines]) is not None)
+            self._fits[cycles] = found if len(found) == len(self.parts) else None
+        fits = self._fits[cycles]
+        engines = len(self.parts[0]) if together else 1
+        if fits is None or max(fit.multipliers for fit in fits) * engines > most:
             return None
-        rest, sizes = fit
-        if any(
-            size * (len(engines) if together else 1) > most for size, engines in zip(sizes, self.parts, strict=True)
-        ):
-            return None
-        return Chosen(self, sizes, rest, together)
+        return Chosen(self, fits, together)
 
-    def _fit(self, cycles: int) -> tuple[int, tuple[int, ...]] | None:
-        """Cycles a frame that are left for a rest, and the multipliers of an engine of each part."""
-        kinds = {*self.parts}
-        rests = [offer.rest_cycles for engines in kinds if (offer := self._first(engines, cycles, alone=True))]
-        rest = max(rests, default=0)
-        while True:
-            # all parts of a layer are folded for one pace
-            found = {engines: offer for engines in kinds if (offer := self._first(engines, cycles - rest))}
-            if len(found) < len(kinds):
-                return None
-            longest = max(offer.rest_cycles for offer in found.values())
-            if longest <= rest:
-                return rest, tuple(found[engines].multipliers for engines in self.parts)
-            rest = longest
+    def _fit(self, engines: Engines, cycles: int) -> Fit | None:
+        """The tile that folding chooses for a part."""
+        offer = self._first(engines, cycles, alone=True)
+        while offer is not None:
+            rest = offer.rest_cycles
+            offer = self._first(engines, cycles - rest)
+            if offer is not None and offer.rest_cycles <= rest:
+                return Fit(offer.multipliers, rest)
+        return None
 
     def _first(self, engines: Engines, pace: int, alone: bool = False) -> Offer | None:
         """That of the fewest multipliers at a pace; ``alone``: its own rest is in that."""
@@ -159,7 +153,7 @@ class Offer:
     pace: int
     tile: Tile
     # engines whose rests count
-    resting: Engines
+    resting: tuple[GradientEngine, ...]
 
     @cached_property
     def rest_cycles(self) -> int:
@@ -178,10 +172,20 @@ def _offers(engines: Engines, rests: bool) -> tuple[Offer, ...]:
     return tuple(found)
 
 
-def _rest(engine: Any, tile: Tile) -> int:
+def _rest(engine: GradientEngine, tile: Tile) -> int:
     pace = engine.least_cycles(tile)
     assert pace is not None
     return math.ceil(engine.fold(pace, tile).drain_cycles / engine.recipe.batch)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A tile for all engines of a part, at an interval."""
+
+    # of an engine
+    multipliers: int
+    # cycles a frame that these must leave for a rest
+    rest_cycles: int
 
 
 @dataclass(frozen=True)
@@ -189,10 +193,8 @@ class Chosen:
     """A layer at an interval."""
 
     way: Way
-    # of an engine of each part
-    multipliers: tuple[int, ...]
-    # cycles a frame that these must leave for a rest
-    rest_cycles: int
+    # of each part
+    fits: tuple[Fit, ...]
     # whether the engines of a part stand on one board
     together: bool
 
@@ -204,7 +206,7 @@ class Chosen:
     @property
     def groups(self) -> list[list[int]]:
         """Multipliers, part by part, of what a board must have room for."""
-        parts = [[size] * len(engines) for size, engines in zip(self.multipliers, self.way.parts, strict=True)]
+        parts = [[fit.multipliers] * len(engines) for fit, engines in zip(self.fits, self.way.parts, strict=True)]
         return [[sum(sizes)] if self.together else sizes for sizes in parts]
 
 
@@ -222,7 +224,10 @@ class ByMultipliers:
 
     def tile_cycles(self, node: Node) -> int:
         """Of a frame, for which the tile of a node is chosen."""
-        return self.cycles - (self.chosen[node.whole].rest_cycles if node.whole in self.chosen else 0)
+        if node.whole not in self.chosen:
+            return self.cycles
+        _, _, part = node.layer_of.rpartition(PART)
+        return self.cycles - self.chosen[node.whole].fits[int(part) if part.isdecimal() else 0].rest_cycles
 
 
 def ways(graph: Graph, update_frames: float | None = None) -> dict[str, list[Way]]:
@@ -264,9 +269,11 @@ def _ways(layers: Sequence[Layer]) -> Iterator[Way]:
         yield Way(Parts(count), tuple(of[size] for size in Parts(count).sizes(channels)), 2 * count * taken.bits)
 
 
-def choose(found: Mapping[str, Sequence[Way]], cycles: int, most: float, board: Board) -> dict[str, Chosen] | None:
-    """For every layer the way with the fewest multipliers, then the fewest parts, then by rows; None where one has no
-    way with so few in an engine."""
+def choose(
+    found: Mapping[str, Sequence[Way]], cycles: int, most: float, board: Board, many: bool = False
+) -> dict[str, Chosen] | None:
+    """For every layer the way with the fewest multipliers, then the fewest parts, or the most, then by rows; None where
+    one has no way with so few in an engine."""
     chosen = {}
     for whole, options in found.items():
         row = []
@@ -277,7 +284,8 @@ def choose(found: Mapping[str, Sequence[Way]], cycles: int, most: float, board: 
                 row.append(one)
         if not row:
             return None
-        chosen[whole] = min(row, key=lambda one: (one.total, one.way.how.count, not one.way.how.by_rows))
+        sign = -1 if many else 1
+        chosen[whole] = min(row, key=lambda one: (one.total, sign * one.way.how.count, not one.way.how.by_rows))
     return chosen
 
 
@@ -341,8 +349,9 @@ def fastest(
     bound = sum(node.layer.macs for node in graph.nodes) / (boards * board.dsp)
     levels = {level for options in found.values() for way in options for level in way.levels(bound, 4 * bound)}
     for cycles in sorted(levels):
-        for share in LARGEST:
-            chosen = choose(found, cycles, share * board.dsp, board)
+        # parts pass less on the fewer they are, and find more room the more
+        for share, many in product(LARGEST, (False, True)):
+            chosen = choose(found, cycles, share * board.dsp, board, many)
             if chosen is None or sum(one.total for one in chosen.values()) > boards * board.dsp:
                 continue
             groups = [group for one in chosen.values() for group in one.groups]

@@ -72,12 +72,10 @@ def test_every_part_has_the_multipliers_that_are_planned(update_frames: float | 
                 built[node.whole][node.layer_of].append(node.layer.multipliers)
         for whole, one in chosen.chosen.items():
             if one.way.how.by_rows:
-                assert all(max(sizes) <= one.multipliers[0] for sizes in built[whole].values())
+                assert all(max(sizes) <= one.fits[0].multipliers for sizes in built[whole].values())
                 continue
-            assert [
-                [size] * len(sizes) for size, sizes in zip(one.multipliers, built[whole].values(), strict=True)
-            ] == [*built[whole].values()]
-            unlike += len({*one.multipliers}) > 1
+            assert [*map(set, built[whole].values())] == [{fit.multipliers} for fit in one.fits]
+            unlike += len({fit.multipliers for fit in one.fits}) > 1
     assert unlike, "no layer is in parts of unlike sizes"
 
 

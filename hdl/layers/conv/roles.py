@@ -481,6 +481,7 @@ class GradientEngine(WindowEngine):
         part = super().row_part(first, end)
         if part is None:
             return None
+        assert isinstance(part.layer, GradientEngine)
         rows = self.summed_rows or self.window.output[0]
         return RowPart(dataclasses.replace(part.layer, summed_rows=rows), {**part.needs, "e": (first, end)})
 
