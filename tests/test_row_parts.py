@@ -117,6 +117,12 @@ def test_parts_cut_as_much_of_products_as_the_whole_whatever_the_width_of_sums()
         apart += not replace(parts[0], summed_rows=0, exact=False).cut and whole.cut > 0
     assert wrapped > 8
     assert apart
+    # where nothing is cut, a part is the same circuit whoever has the other rows
+    first = (in_parts(layer, 3) or ())[0].layer
+    assert isinstance(first, ConvGradient)
+    assert first.built == replace(first, summed_rows=0).built
+    few = replace(first, sum_width=layer.least_sum_width)
+    assert few.built != replace(few, summed_rows=0).built
 
 
 def test_rows_that_are_none_of_a_map_are_refused() -> None:

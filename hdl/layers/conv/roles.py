@@ -456,8 +456,10 @@ class GradientEngine(WindowEngine):
 
     @property
     def built(self) -> Self:
-        """Of binary points only what is between those of products and gradients matters."""
-        return _shifting(self, ("x", "e"), "g")
+        """Of binary points only what is between those of products and gradients matters, of rows of other parts what is
+        cut for them."""
+        rows = self.summed_rows if self.sum_width else 0
+        return dataclasses.replace(_shifting(self, ("x", "e"), "g"), summed_rows=rows)
 
     @property
     def roundings(self) -> dict[str, GradientSum]:
