@@ -36,7 +36,7 @@ def ran(name: str, root: Path) -> Path:
 
 
 # pages whose commands take longest beside the tutorial's
-LONG = ("slow-plan", "boards", "own-cluster", "mismatch")
+LONG = ("slow-plan", "boards", "own-cluster")
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in PAGES])
