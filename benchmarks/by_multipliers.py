@@ -7,8 +7,9 @@ What FPDeep's mapping counts are multipliers, so to stand beside it a graph of o
    whole, by rows (`dagtrain.passes.split_rows`), or by output channels (`dagtrain.passes.split_layers`) where the
    copies of its input take no more than `COPIES` of a board's link.
 2. The least T is taken whose engines, the largest ones first, each into the fullest board that has room, stand on the
-   boards; engines of a part stand together where they find room together, and always if its weights take longer than
-   T to pass a link: all of its engines would rest for that, once a batch.
+   boards.  Of ways with as few multipliers that of the fewest parts is taken, or of the most where those find no room.
+   Engines of a part stand together where they find room together, and always if its weights take longer than T to pass
+   a link: all of its engines would rest for that, once a batch.
 3. What has no multipliers stands where most of its bits come from and go to.
 
 Where it is said in what part of a frame's time the sums of a batch leave (`fastest`, ``update_frames``), T is the pace
@@ -40,7 +41,6 @@ from dagtrain.passes.split_layers import PART, Parts, by_rows, split_layers
 from dagtrain.passes.split_rows import ROWS, row_parts, split_rows, why_not
 from dagtrain.passes.spread_updates import spread_updates
 from hdl.errors import DagtrainError, ShapeError
-from hdl.layers.base import Layer
 from hdl.layers.capabilities import Tiled, rounded_apart, updating_within, with_ragged_tiles
 from hdl.layers.conv.roles import GradientEngine
 from hdl.parts.part import Part
@@ -238,18 +238,15 @@ def ways(graph: Graph, update_frames: float | None = None) -> dict[str, list[Way
             nodes[node.whole].append(node)
     rests = update_frames is not None
     return {
-        whole: [
-            replace(way, rests=rests, _fits={})
-            for way in _ways([updating_within(node.layer, update_frames or 1.0) for node in found])
-        ]
+        whole: [*_ways([updating_within(node.layer, update_frames or 1.0) for node in found], rests)]
         for whole, found in nodes.items()
     }
 
 
-def _ways(layers: Sequence[Layer]) -> Iterator[Way]:
+def _ways(layers: Sequence[Any], rests: bool) -> Iterator[Way]:
     layers = [with_ragged_tiles(layer) for layer in layers]
     taken = layers[0].port("x").tensor
-    yield Way(Parts(1), (tuple(layers),), 0)
+    yield Way(Parts(1), (tuple(layers),), 0, rests)
     for count in range(2, MOST_ROWS + 1):
         try:
             rows = [row_parts(layer, count) for layer in layers]
@@ -258,15 +255,14 @@ def _ways(layers: Sequence[Layer]) -> Iterator[Way]:
         if all(rows):
             largest = [max(parts or (), key=lambda part: part.layer.rows_made).layer for parts in rows]
             # they have one tile, since weights and sums pass on from part to part
-            yield Way(Parts(count, by_rows=True), (tuple(rounded_apart(layer) for layer in largest),) * count, 0)
+            yield Way(Parts(count, by_rows=True), (tuple(rounded_apart(layer) for layer in largest),) * count, 0, rests)
     channels = Parts(2).channels(layers[0])
     for count in range(2, min(channels, MOST_OUTPUTS) + 1):
-        of = {
-            size: tuple(replace(layer, filters=size) for layer in layers)  # type: ignore[type-var]
-            for size in {*Parts(count).sizes(channels)}
-        }
+        how = Parts(count)
+        sizes = how.sizes(channels)
+        of = {size: tuple(replace(layer, filters=size) for layer in layers) for size in {*sizes}}
         # to the forward and to the gradient engine of each
-        yield Way(Parts(count), tuple(of[size] for size in Parts(count).sizes(channels)), 2 * count * taken.bits)
+        yield Way(how, tuple(of[size] for size in sizes), 2 * count * taken.bits, rests)
 
 
 def choose(

@@ -79,6 +79,17 @@ def test_every_part_has_the_multipliers_that_are_planned(update_frames: float | 
     assert unlike, "no layer is in parts of unlike sizes"
 
 
+def test_layers_are_in_more_parts_where_as_many_multipliers_in_fewer_find_no_room() -> None:
+    training, boards, board = differentiate(small_net()), 6, Board(PART, 60, 1024.0)
+    chosen = fastest(training, boards, board)
+    few = by_multipliers.choose(by_multipliers.ways(training), chosen.cycles, board.dsp, board)
+    assert few is not None
+    assert {whole: one.total for whole, one in few.items()} == {w: one.total for w, one in chosen.chosen.items()}
+    assert sum(one.way.how.count for one in few.values()) < sum(one.way.how.count for one in chosen.chosen.values())
+    assert packed([group for one in few.values() for group in one.groups], boards, board.dsp) is None
+    assert packed([group for one in chosen.chosen.values() for group in one.groups], boards, board.dsp) is not None
+
+
 @pytest.mark.slow
 def test_rests_once_a_batch_are_in_the_pace_that_is_planned_where_it_is_said_how_long_sums_take() -> None:
     training = differentiate(small_net())
