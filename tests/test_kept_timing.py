@@ -157,7 +157,6 @@ def found() -> FixedCircuits:
     return fixed_circuits()
 
 
-@pytest.mark.slow
 def test_every_circuit_of_the_demo_and_layers_of_imagenets_sizes_keep_their_limits(found: FixedCircuits) -> None:
     assert len(found.modules) > 200
     assert len(found.devices) == 3
