@@ -36,10 +36,12 @@ from dagtrain.graph.ir import Graph, Node, Role
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.fold import fold_graph, weight_tiles
 from dagtrain.passes.insert_forks import insert_forks
+from dagtrain.passes.narrow_sums import narrow_sums
 from dagtrain.passes.ragged_tiles import ragged_tiles
 from dagtrain.passes.split_layers import PART, Parts, by_rows, split_layers
 from dagtrain.passes.split_rows import ROWS, row_parts, split_rows, why_not
 from dagtrain.passes.spread_updates import spread_updates
+from dagtrain.passes.widths import FIT, SUM, Widths
 from hdl.errors import DagtrainError, ShapeError
 from hdl.layers.capabilities import Tiled, rounded_apart, updating_within, with_ragged_tiles
 from hdl.layers.conv.roles import GradientEngine
@@ -359,10 +361,16 @@ def fastest(
 # ---- the graph
 
 
+def trained(forward: Graph) -> Graph:
+    """The training graph, whose sums of gradients have the bits of `dagtrain import --bits sum=fit`: parts by rows send
+    them over links once a batch."""
+    return narrow_sums(differentiate(forward), Widths({SUM: FIT}))
+
+
 def in_parts(forward: Graph, chosen: ByMultipliers) -> Graph:
     """The folded graph, in its parts; what follows a layer in parts by rows is in as many, where it can be."""
     parts = {whole: one.way.how for whole, one in chosen.chosen.items() if one.way.how.count > 1}
-    training = differentiate(split_layers(forward, parts))
+    training = trained(split_layers(forward, parts))
     rows = by_rows(parts)
     nodes: dict[str, list[Node]] = defaultdict(list)
     for node in training.nodes:

@@ -40,12 +40,11 @@ from pathlib import Path
 
 from benchmarks.beside_paper import print_table
 from benchmarks.beside_paper import with_table as filled
-from benchmarks.by_multipliers import Board, Packing, fastest, in_parts, in_row, packed, placed
+from benchmarks.by_multipliers import Board, Packing, fastest, in_parts, in_row, packed, placed, trained
 from benchmarks.fpdeep import CLOCK_HZ, DSP, NETS, PART, forward
 from benchmarks.simulate_fast import BATCHES, CHAIN, GIB, LINK_GBPS, RUNS, SWITCH, cluster_of, laid, ports
 from dagtrain.files import write_text
 from dagtrain.flow.workspace import program_hash
-from dagtrain.passes.autodiff import differentiate
 from dagtrain.progress import Silent
 from dagtrain.schedule.wired import Wired
 from dagtrain.simulate.fast import simulate_fast
@@ -136,7 +135,7 @@ def planned(net: str, boards: int) -> str:
     routing = cluster.routing
     if routing is None:
         return f"{net} on {boards} boards: no cables"
-    training = differentiate(forward(net))
+    training = trained(forward(net))
     board = Board(PART, cluster.devices[0].board.dsp, LINK_GBPS * 1e9 / CLOCK_HZ)
     switch, chosen = fastest(training, boards, board), fastest(training, boards, board, in_row)
     folded = in_parts(forward(net), chosen)
@@ -174,7 +173,7 @@ def point(net: str, boards: int, way: str, runs: int = RUNS) -> Point:
     packing, topology = WAYS[way]
     cluster = cluster_of(boards, topology=topology)
     board = Board(PART, cluster.devices[0].board.dsp, LINK_GBPS * 1e9 / CLOCK_HZ)
-    training = differentiate(forward(net))
+    training = trained(forward(net))
     chosen = fastest(training, boards, board, packing)
     wired = laid(net, chosen, cluster)
     begun = time.process_time()

@@ -48,7 +48,7 @@ import numpy as np
 
 from benchmarks import simulate_fast
 from benchmarks.beside_paper import print_table, with_table
-from benchmarks.by_multipliers import Board, fastest
+from benchmarks.by_multipliers import Board, fastest, trained
 from benchmarks.fpdeep import CLOCK_HZ, DSP, NETS, PART, Bare, forward
 from benchmarks.learning import DIGITS, Run, train
 from dagtrain.files import write_text
@@ -263,7 +263,7 @@ def lay(net: str, boards: int) -> Pipeline:
     batch = simulate_fast.FRAMES if point is None else point.batch
     cluster = simulate_fast.cluster_of(boards)
     board = Board(PART, cluster.devices[0].board.dsp, simulate_fast.LINK_GBPS * GBIT / CLOCK_HZ)
-    training = differentiate(forward(net, recipe=Recipe(batch=batch)))
+    training = trained(forward(net, recipe=Recipe(batch=batch)))
     chosen = fastest(training, boards, board, update_frames=simulate_fast.UPDATE_FRAMES)
     found = pipeline_of(net, simulate_fast.laid(net, chosen, cluster, batch=batch), chosen.cycles)
     share = max(1, found.staleness // SHORT)

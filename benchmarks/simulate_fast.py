@@ -41,12 +41,11 @@ from pathlib import Path
 
 from benchmarks.beside_paper import print_table
 from benchmarks.beside_paper import with_table as filled
-from benchmarks.by_multipliers import Board, ByMultipliers, fastest, in_parts, placed
+from benchmarks.by_multipliers import Board, ByMultipliers, fastest, in_parts, placed, trained
 from benchmarks.fpdeep import CAP, CLOCK_HZ, DSP, NETS, PART, SIMULATED, forward
 from dagtrain.emission.links import allowed_cycles, crossings_of
 from dagtrain.files import write_text
 from dagtrain.flow.workspace import program_hash
-from dagtrain.passes.autodiff import differentiate
 from dagtrain.planning.choices import cluster_dram
 from dagtrain.planning.rate import wired_graph
 from dagtrain.progress import Silent
@@ -173,7 +172,7 @@ def point(net: str, boards: int, runs: int = RUNS, batch: int = FRAMES) -> Point
     begun = time.process_time()
     cluster = cluster_of(boards)
     board = Board(PART, cluster.devices[0].board.dsp, LINK_GBPS * 1e9 / CLOCK_HZ)
-    training = differentiate(forward(net, recipe=Recipe(batch=batch)))
+    training = trained(forward(net, recipe=Recipe(batch=batch)))
     macs = sum(node.layer.macs for node in training.nodes)
     chosen = fastest(training, boards, board, update_frames=UPDATE_FRAMES)
     wired = laid(net, chosen, cluster, batch=batch)

@@ -31,6 +31,7 @@ from tests.cosim_support import (
     CYCLES,
     DEVICES,
     TINY_CYCLES,
+    copied_net,
     deliver,
     placement,
     residual_net,
@@ -99,6 +100,25 @@ def train(design: ClusterDesign, folder: Path, memory: MemoryModel | None = None
         design, LIBRARY, feeds, folder, Simulator.VERILATOR, network, 64, 3, Silent(), optimise=False, memory=memory,
         stretch_cycles=STRETCH,
     )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_stashes_of_copies_in_dram_are_as_fast_as_on_chip(tmp_path: Path) -> None:
+    """Units are as fast as a copy wants them, and it stands behind frames that come as fast as all copies want them."""
+    # 36 words of a port with 64 bits in twice as many cycles, of which the memory is busy in a good half
+    cycles, graph = 140, copied_net(16, 16, {"*": 2})
+    edges = frozenset(graph.by_name[f"conv2.gradient@{copy}"].inputs["x"] for copy in range(2))
+    runs = []
+    for outside in (frozenset[str](), edges):
+        form = AxiFormat(data_bits=64, address_bits=16)
+        dram = DramUse(edges=outside, format=form, cycles_per_frame=cycles)
+        where = placement(graph, "one")
+        design = design_cluster(graph, where, DEVICES, cycles, LIBRARY, word_bits=64, dram=dram)
+        assert stored(design) == outside
+        runs.append(train(design, tmp_path / str(len(outside)), MemoryModel(latency_cycles=60, words=4, stall_256=0)))
+    on_chip, outside_run = runs
+    assert on_chip.mismatches == outside_run.mismatches == ()
+    assert outside_run.batch_cycles[-1] <= 1.02 * on_chip.batch_cycles[-1]
 
 
 @pytest.mark.slow

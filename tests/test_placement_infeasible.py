@@ -181,7 +181,7 @@ def test_running_out_of_time_before_any_plan_is_another_error_than_infeasible() 
 
 
 def test_items_alike_stand_on_one_device_without_the_layer_that_has_the_name_of_one() -> None:
-    items = [item("a", dsp=4), replace(item("a.gradient", dsp=4), layer="a"), item("b", dsp=4)]
+    items = [item("a", dsp=3), replace(item("a.gradient", dsp=4), layer="a"), item("b", dsp=3)]
     instance = chain(items, [device("d0"), device("d1")])
     alike = (("a", "b"),)
     plan = find_plan(instance, SearchOptions(alike=alike))

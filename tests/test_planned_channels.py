@@ -13,19 +13,21 @@ from typing import Any
 import pytest
 
 from dagtrain.cosim.simulator import Simulator
+from dagtrain.emission.design import design_cluster
 from dagtrain.emission.device import ring_region, stored_edges, stored_streams
 from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.memory import (
     GROUP_LOAD,
     GROUP_UNITS,
     MemoryModel,
+    MemoryPort,
     channel_prefix,
     fifo_regions,
     group_share,
     grouped,
 )
 from dagtrain.emission.modules import ModuleLibrary
-from dagtrain.emission.stored import MOST_LOAD, DramUse, can_be_dealt
+from dagtrain.emission.stored import MOST_LOAD, DramUse, Stored, can_be_dealt
 from dagtrain.flow.emit_step import planned_design
 from dagtrain.flow.levers import levers_wanted
 from dagtrain.flow.place_options import PlaceOptions
@@ -52,6 +54,8 @@ from dagtrain.progress import Silent
 from dagtrain.training.feeds import synthetic_feeds
 from hdl.cache import cache_folder
 from hdl.costs.resources import Resources
+from hdl.dram.axi import AxiFormat
+from hdl.dram.store import DramUnit
 from hdl.errors import DagtrainError
 from hdl.layers.base import Layer
 from placement.problem.cluster import Cluster, parse_cluster
@@ -162,6 +166,52 @@ def test_a_stream_that_no_unit_keeps_up_with_is_not_offered_whole(monkeypatch: p
             offers = costs.offers(costs.folded.by_name["conv2.gradient"])
             found = {offer.choice.parts["x"] for offer in offers if "x" in offer.choice.fifos}
             assert found == wanted[deal], f"{cycles} cycles, {deal}"
+
+
+def test_a_copy_has_as_much_longer_for_a_frame_in_dram_as_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dagtrain.planning.costs.LEAST_DRAM_BLOCKS", 1)
+    monkeypatch.setattr(DramUse, "delay_cycles", lambda *_: 0)
+    graph, fast, estimator = residual(2, copies=2), slow_cluster(10**12), FifoEstimator()
+    for cycles, kept in ((81, True), (80, False)):
+        costs = Prices(graph, fast, estimator, {}, Silent()).costs(cycles)  # type: ignore[arg-type]
+        for copy in range(2):
+            offers = costs.offers(costs.folded.by_name[f"conv2.gradient@{copy}"])
+            assert any("x" in offer.choice.fifos for offer in offers) == kept, f"{cycles} cycles, copy {copy}"
+
+
+@pytest.mark.parametrize("period", [Fraction(1), Fraction(2)])
+def test_units_that_are_emitted_are_as_fast_as_their_node_wants_them(
+    period: Fraction, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cycles, name = 160, "conv2.gradient"
+    made: dict[str, DramUnit] = {}
+    add = MemoryPort._add
+
+    def adding(self: MemoryPort, region: str, stored: Stored, *more: Any) -> None:
+        made[region] = stored.unit
+        add(self, region, stored, *more)
+
+    monkeypatch.setattr(MemoryPort, "_add", adding)
+    for copies in (1, 2):
+        graph = residual(2, copies)
+        sinks = [node for node in graph.nodes if node.name.startswith(name) and "x" in node.inputs]
+        assert len(sinks) == copies
+        edges = frozenset(node.inputs["x"] for node in sinks)
+        use = DramUse(edges=edges, format=AxiFormat(data_bits=64, address_bits=16), cycles_per_frame=cycles)
+        placed = dict.fromkeys((node.name for node in graph.nodes), "alpha")
+        design = design_cluster(
+            graph, placed, ("alpha",), cycles, ModuleLibrary(cache_folder() / "modules"), dram=use,
+            periods={"alpha": period}, word_bits=64,
+        )  # fmt: skip
+        for node in sinks:
+            edge = node.inputs["x"]
+            sink, lanes = design.graph.by_name[node.name].layer.port("x"), design.graph.producers[edge][1].lanes
+            wanted, other = (
+                replace(use, cycles_per_frame=pace).fifo(lanes, sink, design.fifo_beats[edge])
+                for pace in (int(cycles / period) * copies, int(cycles / period) * (3 - copies))
+            )
+            assert made[edge] == wanted.unit
+            assert made[edge].prefetch != other.unit.prefetch
 
 
 def placed_alone(graph: Graph, slow: Cluster, deal: bool) -> Planned:

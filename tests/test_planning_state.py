@@ -21,7 +21,7 @@ from dagtrain.planning.ladder import Ladder
 from dagtrain.planning.levels import between, slower, useful
 from dagtrain.planning.planner import Planner
 from dagtrain.planning.results import RATES, Found, Planned, with_binding
-from dagtrain.planning.timetable import FIRST_SHARE, HOLDING_MARGIN, Timetable, spending
+from dagtrain.planning.timetable import CIRCUITS, FIRST_SHARE, HOLDING_MARGIN, RENEWED, Timetable, spending
 from dagtrain.progress import Silent
 from placement.problem.deadline import Deadline, Ended
 from placement.problem.plan import Binding, Bound, Plan
@@ -113,6 +113,13 @@ def test_time_is_left_for_pricing_and_the_deadline_is_back_after_closing() -> No
     assert time.holding_seconds == 10
     assert time.looking.seconds_left == 85 - HOLDING_MARGIN * 10
     assert time.looking_first.seconds_left == FIRST_SHARE * time.looking.seconds_left
+    # circuits are known then, but for some that the next placement has anew
+    with time.holding(), spending(time.spent, CIRCUITS, time.deadline):
+        clock.now += 8
+    assert time.holding_seconds == 10
+    with time.holding(), spending(time.spent, CIRCUITS, time.deadline):
+        clock.now += 16 / RENEWED
+    assert time.holding_seconds == 16
     whole = time.deadline
     whole.interrupt()
     assert time.looking.over

@@ -20,6 +20,7 @@ from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.calibrate import calibrate
 from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.passes.insert_relays import insert_relays, relay_of, shortcuts
+from dagtrain.passes.replicate import replicate
 from dagtrain.planning.choices import chosen_graph, plan_choices, relayed
 from dagtrain.planning.planner import Planner
 from dagtrain.planning.results import Planned
@@ -36,15 +37,16 @@ from tests.flow_support import CLUSTER, QuickEstimator
 CHANNELS = 16
 
 
-def residual(length: int) -> Graph:
-    """A stem, and a shortcut beside so many convolutions."""
+def residual(length: int, copies: int = 1) -> Graph:
+    """A stem, and a shortcut beside so many convolutions; so many copies of all layers."""
     build = GraphBuilder("residual", Recipe(batch=2, staleness=2), seed=3)
     x = build.relu(build.conv(build.input(6, 6, 1), CHANNELS, 1))
     y = x
     for _ in range(length):
         y = build.relu(build.conv(y, CHANNELS, 3, padding=1))
     training = differentiate(build.classify(build.gemm(build.global_average_pool(build.add(y, x)), 3)))
-    return insert_forks(calibrate(training, [synthetic_feeds(training, 2, seed) for seed in range(2)]))
+    calibrated = calibrate(training, [synthetic_feeds(training, 2, seed) for seed in range(2)])
+    return insert_forks(replicate(calibrated, {"*": copies}) if copies > 1 else calibrated)
 
 
 def small_cluster(devices: int, dsp: int) -> Cluster:

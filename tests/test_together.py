@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from dagtrain.flow.placed import load_placed_graph
+from dagtrain.passes.replicate import NUMBER, copies_of_nodes
 from dagtrain.planning import planner as planning
+from dagtrain.planning import searcher as searching
 from dagtrain.planning.ladder import Ladder
 from dagtrain.planning.results import Found, Planned, Start
 from dagtrain.planning.searcher import Searcher
-from dagtrain.planning.together import NUMBER, begun_together, copies_of_nodes
+from dagtrain.planning.together import begun_together, together
 from hdl.errors import DagtrainError, FoldingError, InfeasibleError, OutOfTimeError
 from placement.problem.deadline import Ended
 from placement.problem.instance import Instance
@@ -76,21 +78,39 @@ def placed(case: Case, *options: str) -> dict[str, Any]:
 
 def test_copies_of_each_node_begin_on_one_device(case: Case, climbs: Climbs) -> None:
     plan = placed(case, *TWICE)
-    alike = copies_of_nodes(load_placed_graph(case.workspace))
+    alike = together(load_placed_graph(case.workspace))
     assert len(alike) > 12
     assert {len(names) for names in alike} == {2}
     assert all(len({NUMBER.sub("", name) for name in names}) == 1 for names in alike)
     # then free ones go on from there
-    together = [groups for groups in climbs.searches if groups == alike]
-    assert together
-    assert climbs.searches[: len(together)] == together
-    assert climbs.searches[len(together)] == ()
+    coupled = [groups for groups in climbs.searches if groups == alike]
+    assert coupled
+    assert climbs.searches[: len(coupled)] == coupled
+    assert climbs.searches[len(coupled)] == ()
     start, _ = climbs.begun[0]
     assert start is not None
     places = {item.item: item.device for item in start.plan.items}
     assert len({*places.values()}) > 1
     assert all(len({places[name] for name in names}) == 1 for names in alike)
     assert plan["cycles_per_frame"] <= start.plan.cycles_per_frame
+
+
+def test_searches_know_which_nodes_are_copies_but_where_they_stand_together(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[tuple[bool, tuple[tuple[str, ...], ...]]] = []
+    find = searching.find_plan
+
+    def finding(instance: Instance, options: SearchOptions, *more: Any) -> Plan:
+        found.append((bool(options.alike), options.copies))
+        return find(instance, options, *more)
+
+    monkeypatch.setattr(searching, "find_plan", finding)
+    placed(case, *TWICE)
+    graph = load_placed_graph(case.workspace)
+    # the sum goes from the first copy to the second, which alone has a hop
+    assert any("" in names for names in copies_of_nodes(graph))
+    assert {*found} == {(True, ()), (False, copies_of_nodes(graph))}
 
 
 def test_plans_with_copies_together_claim_the_bound_of_all_foldings_alone(case: Case, climbs: Climbs) -> None:

@@ -163,6 +163,7 @@ def design_device(
             host_ports += _add_host_port(assembly, node)
     stored = stored_edges(graph, use)
     for node in nodes:
+        units = memory.working(graph.busy(node.name))
         for port in _streamed_sinks(node):
             edge = node.inputs[port.name]
             producer, source = graph.producers[edge]
@@ -170,10 +171,10 @@ def design_device(
             if edge in stored:
                 net = assembly.stream(arrived_net(edge), port.payload_bits) if arrives else produced_net(edge)
                 lanes = port.lanes if arrives else source.lanes
-                _add_stored_channel(assembly, graph, node, port, net, lanes, fifo_beats[edge], memory)
+                _add_stored_channel(assembly, graph, node, port, net, lanes, fifo_beats[edge], units)
             elif not arrives:
                 _add_channel(assembly, edge, source, port, fifo_beats[edge], library)
-        _add_outside(assembly, graph, node, memory)
+        _add_outside(assembly, graph, node, units)
     links = _add_chain(assembly, [node for node in graph.circuits if graph.placed[node.name] == name], library, host)
     if ethernet is not None or egress or ingress or cables:
         network = host.network(assembly, library, form, own_clock, cables)

@@ -18,8 +18,9 @@ Regions of a channel follow each other from address 0, each a whole number of bu
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from typing import Self
 
 from dagtrain.emission.assembly import Assembly
 from dagtrain.emission.links import unit_module
@@ -158,6 +159,10 @@ class MemoryPort:
     # arbiters and wideners so far
     _merges: int = field(default=0, init=False)
     _wideners: int = field(default=0, init=False)
+
+    def working(self, busy: Fraction) -> Self:
+        """The same port for a node that works on a share of all frames, whose units are as fast as it wants them."""
+        return replace(self, use=self.use.at(busy=busy))
 
     def add_fifo(self, edge: str, source_lanes: int, sink: Port, depth_beats: int, nets: tuple[str, str]) -> None:
         """A FIFO of at least ``depth_beats`` beats of the sink between two nets, or several, dealt out."""

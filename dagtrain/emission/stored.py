@@ -80,9 +80,11 @@ class DramUse:
         if not self.dealt.keys() <= self.edges:
             raise ValueError(f"{', '.join(sorted(self.dealt.keys() - self.edges))}: dealt out, and not in DRAM")
 
-    def at(self, period: Fraction | None) -> DramUse:
-        """The same where a cycle lasts ``period`` of those in which the pace is told; None: one."""
-        return self if period is None else replace(self, cycles_per_frame=int(self.cycles_per_frame / period))
+    def at(self, period: Fraction | None = None, busy: Fraction = Fraction(1)) -> DramUse:
+        """The same where a cycle lasts ``period`` of those in which the pace is told, None: one; at the pace of what
+        works on a share of all frames alone, as a copy does."""
+        lasting = (1 if period is None else period) * busy
+        return self if lasting == 1 else replace(self, cycles_per_frame=int(self.cycles_per_frame / lasting))
 
     def fifo(self, source_lanes: int, sink: Port, depth_beats: int, parts: int = 1) -> Stored:
         """The FIFO of an edge: at least ``depth_beats`` beats of the sink; or one of so many parts into which it is

@@ -13,6 +13,7 @@ are (`NormSync.APART`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -21,7 +22,7 @@ from functools import cached_property
 
 from dagtrain.graph.ir import Graph, GraphError, Node, Role, Stage
 from dagtrain.passes.apply import graph_pass
-from dagtrain.passes.exchange import CENTRAL, Exchanging, named
+from dagtrain.passes.exchange import CENTRAL, COPY, Exchanging, named
 from dagtrain.passes.widths import near
 from hdl.errors import DagtrainError, Problem, ShapeError
 from hdl.layers.base import Layer
@@ -33,6 +34,8 @@ from hdl.tensor import Kind, Port
 
 # layers that a line names
 NAMED = 3
+# the number of a copy in the name of a node
+NUMBER = re.compile(rf"{COPY}(\d+)")
 
 
 class NormSync(StrEnum):
@@ -127,6 +130,22 @@ def copies_of(graph: Graph) -> dict[str, int]:
     """Layer of the model -> copies of it in a graph, of those that have several."""
     layers = ((graph.by_name[name], dealt) for name, dealt in graph.dealt.items())
     return {node.whole: dealt.copies for node, dealt in layers if node.is_layer}
+
+
+def copies_of_nodes(graph: Graph) -> tuple[tuple[str, ...], ...]:
+    """The copies of each node, "" for those that a copy has not, where all layers that can have copies have equally
+    many; else none."""
+    copies = copies_of(graph)
+    able = {layer for layer, most in most_copies(graph).items() if most > 1}
+    if not able <= copies.keys() or len({*copies.values()}) != 1:
+        return ()
+    (count,) = {*copies.values()}
+    alike: dict[str, list[str]] = {}
+    for node in graph.nodes:
+        number = NUMBER.search(node.name)
+        if number:
+            alike.setdefault(NUMBER.sub("", node.name), [""] * count)[int(number.group(1))] = node.name
+    return tuple(tuple(names) for names in alike.values())
 
 
 def advancing(graph: Graph) -> dict[str, int]:

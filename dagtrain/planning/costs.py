@@ -158,8 +158,8 @@ class LevelCosts:
         return self.folds[node.name] if self.folds is not None else self.cycles
 
     def _dram_of(self, node: Node) -> DramUse:
-        """At the clock of the node's device."""
-        return self.dram.at(self.periods.get(node.name))
+        """At the clock of the node's device, and the node's own pace."""
+        return self.dram.at(self.periods.get(node.name), self.folded.busy(node.name))
 
     def _parts(self, node: Node, port: Port) -> list[int]:
         """To how many parts a FIFO in DRAM may be dealt out: the fewest with which units keep up, up to the fewest that

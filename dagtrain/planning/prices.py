@@ -18,7 +18,7 @@ from dagtrain.planning.costs import LevelCosts
 from dagtrain.planning.link_costs import NO_CREDITS, PortCosts, network_links
 from dagtrain.planning.port_tables import PortTables
 from dagtrain.planning.priced import ON_CHIP, PricedLevel, level_key
-from dagtrain.planning.timetable import spending
+from dagtrain.planning.timetable import CIRCUITS, spending
 from dagtrain.progress import Progress
 from hdl.costs.estimate import Circuit, Estimator, Wanted
 from hdl.costs.resources import Usage
@@ -94,7 +94,7 @@ class Prices:
         key = level_key(cycles, homes, assignment, free, folds)
         if key not in self.known:
             deadline = deadline or Deadline()
-            with spending(self.spent, "circuits", deadline):
+            with spending(self.spent, CIRCUITS, deadline):
                 self.known[key] = self._priced(cycles, homes, assignment, free, folds, deadline)
         return self.known[key]
 
@@ -283,7 +283,7 @@ class Prices:
         costs = PortCosts(self._frame_ports.many, self.parts, self.estimator, self._frame_ports.framed)
         folded = fold_graph.run(self.graph, cycles, self.parts)
         ends = [(source, sink, folded.coding(edge)) for edge, _producer, source, _consumer, sink in folded.streams]
-        with spending(self.spent, "circuits", deadline):
+        with spending(self.spent, CIRCUITS, deadline):
             wanted = Wanted()
             asking = replace(costs, estimator=wanted)
             links = list(self.links(credit_words, folded))

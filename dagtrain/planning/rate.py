@@ -101,7 +101,9 @@ def wired_graph(
     depths = fifo_beats(folded, schedule(folded, interval, delays, periods))
     outside = stored_edges(folded, dram)
     stored = {
-        edge: dram.at(periods.get(consumer.name)).delay_cycles(sink, dram.dealt.get(edge, 1))
+        edge: dram.at(periods.get(consumer.name), folded.busy(consumer.name)).delay_cycles(
+            sink, dram.dealt.get(edge, 1)
+        )
         for edge, _p, _s, consumer, sink in folded.streams
         if edge in outside
     }

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from dagtrain.passes.replicate import copies_of_nodes
 from dagtrain.planning.any_bound import AnyBound
 from dagtrain.planning.best import Best
 from dagtrain.planning.carry import carried_over
@@ -149,6 +150,8 @@ class Searcher:
             self.progress.advance(note=_standing(state))
 
         first = not self.best.there_is_one
+        if not options.alike:
+            options = replace(options, copies=copies_of_nodes(self.problem.graph))
         try:
             with spending(self.time.spent, "search", self.time.deadline):
                 plan = find_plan(instance, options, report, self.time.looking_first if first else self.time.looking)

@@ -9,8 +9,12 @@ from dataclasses import dataclass, field
 
 from placement.problem.deadline import Deadline
 
+# what time goes into while circuits are elaborated
+CIRCUITS = "circuits"
 # a placement found is priced well before the time limit: what the slowest took so far, so many times
 HOLDING_MARGIN = 2.0
+# … less what circuits took that are known since then: so large a part of them the next placement has anew
+RENEWED = 0.25
 # … and before the first one, a search has at most this share of what is left
 FIRST_SHARE = 0.5
 
@@ -33,7 +37,7 @@ class Timetable:
     deadline: Deadline = field(default_factory=Deadline)
     # seconds by what they went into
     spent: MutableMapping[str, float] = field(default_factory=lambda: defaultdict(float))
-    # what pricing a placement took at most, seconds
+    # what pricing a placement would take at most, seconds
     holding_seconds: float = 0.0
 
     @property
@@ -49,11 +53,12 @@ class Timetable:
     @contextmanager
     def holding(self) -> Iterator[None]:
         """Within, one placement is priced."""
-        began = self.deadline.spent_seconds
+        began, elaborated = self.deadline.spent_seconds, self.spent[CIRCUITS]
         try:
             yield
         finally:
-            self.holding_seconds = max(self.holding_seconds, self.deadline.spent_seconds - began)
+            known = (1 - RENEWED) * (self.spent[CIRCUITS] - elaborated)
+            self.holding_seconds = max(self.holding_seconds, self.deadline.spent_seconds - began - known)
 
     @contextmanager
     def closing(self) -> Iterator[Deadline]:

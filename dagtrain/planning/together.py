@@ -8,21 +8,16 @@ more places to choose than one pipeline has, and the search of all nodes goes on
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 from dagtrain.graph.ir import Graph
-from dagtrain.passes.exchange import COPY
-from dagtrain.passes.replicate import copies_of, most_copies
+from dagtrain.passes.replicate import copies_of_nodes
 from dagtrain.planning.ladder import Ladder
 from dagtrain.planning.results import Planned, Start
 from hdl.errors import FoldingError, InfeasibleError, OutOfTimeError
 from placement.problem.deadline import Ended
 from placement.problem.plan import Bound, Plan, with_bound
 from placement.search.search import Solver
-
-# the number of a copy in the name of a node
-NUMBER = re.compile(rf"{COPY}\d+")
 
 
 def begun_together(ladder: Ladder) -> Start | None:
@@ -32,20 +27,20 @@ def begun_together(ladder: Ladder) -> Start | None:
     None without such copies, on one device, or where there is no such placement.  Raises `Ended` at the deadline, or
     `GoalReached`."""
     searcher = ladder.searcher
-    problem, alike = searcher.problem, copies_of_nodes(searcher.problem.graph)
+    problem, alike = searcher.problem, together(searcher.problem.graph)
     if not alike or len(problem.devices) == 1 or problem.search.solver is Solver.LITERAL:
         return None
     best = replace(searcher.best, keep=lambda planned: searcher.best.take(_without_bound(planned)))
-    together = Ladder(searcher.with_copies_together(alike, best))
+    coupled = Ladder(searcher.with_copies_together(alike, best))
     try:
-        found = together.climb(None)
+        found = coupled.climb(None)
     except Ended:
         raise
     except (InfeasibleError, OutOfTimeError, FoldingError):
         return None
     finally:
         # to be held when the deadline ends the climb
-        ladder.found = together.found
+        ladder.found = coupled.found
     return Start(_unbounded(found.plan), found.levels)
 
 
@@ -61,13 +56,7 @@ def _unbounded(plan: Plan) -> Plan:
     return with_bound(plan, any_bound, any_bound)
 
 
-def copies_of_nodes(graph: Graph) -> tuple[tuple[str, ...], ...]:
-    """The copies of each node, where all layers that can have copies have equally many; else none."""
-    copies = copies_of(graph)
-    able = {layer for layer, most in most_copies(graph).items() if most > 1}
-    if not able <= copies.keys() or len({*copies.values()}) != 1:
-        return ()
-    alike: dict[str, list[str]] = {}
-    for node in graph.nodes:
-        alike.setdefault(NUMBER.sub("", node.name), []).append(node.name)
-    return tuple(tuple(names) for names in alike.values() if len(names) > 1)
+def together(graph: Graph) -> tuple[tuple[str, ...], ...]:
+    """The copies of each node that has several."""
+    found = (tuple(filter(None, names)) for names in copies_of_nodes(graph))
+    return tuple(names for names in found if len(names) > 1)

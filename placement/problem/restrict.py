@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 from hdl.errors import DagtrainError, InfeasibleError
-from placement.problem.instance import Device, Instance
+from placement.problem.instance import RESOURCES, Device, Instance, Item
 from placement.problem.plan import Assignment
+
+# of every resource of a device, what items that are alike may take where they stand together: more leaves nothing for
+# ports, and gaps beside them
+TOGETHER = Fraction(3, 4)
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,8 @@ def restrict(
     alike: Sequence[Sequence[str]] = (),
 ) -> Restricted:
     """The instance without the devices of `exclude`, which on cables are still there but hold nothing, and with the
-    items of each group of `same_device` (names of items or layers) and of `alike` (names of items) coupled.
+    items of each group of `same_device` (names of items or layers) coupled, and of each group of `alike` (names of
+    items that are built alike) as many at a time as find room together.
 
     Raises:
         DagtrainError: unknown names.
@@ -60,7 +66,8 @@ def restrict(
     if set(instance.device_index) <= set(exclude):
         raise InfeasibleError(f"placement instance {instance.name!r}: all devices are excluded", "leave at least one")
     groups = [sorted({i for name in group for i in layers[name]}) for group in same_device]
-    groups += [[instance.item_index[name] for name in group] for group in alike]
+    together = [part for group in alike for part in _with_room(instance, [instance.item_index[name] for name in group])]
+    groups += together
     keys = _coupled(instance, groups)
     pins: dict[str, dict[str, str]] = {}
     for item, key in zip(instance.items, keys, strict=True):
@@ -76,13 +83,40 @@ def restrict(
     items = tuple(replace(item, same_device=key) for item, key in zip(instance.items, keys, strict=True))
     notes = [f"without {', '.join(exclude)}"] if exclude else []
     notes += [f"with {' and '.join(group)} on one device" for group in same_device]
-    notes += [f"with all items of each of {len(alike)} groups on one device"] if alike else []
-    return Restricted(instance, replace(instance, items=items, devices=devices), ", ".join(notes) + ": ")
+    notes += [f"with all items of each of {len(together)} groups on one device"] if together else []
+    note = ", ".join(notes) + ": " if notes else ""
+    return Restricted(instance, replace(instance, items=items, devices=devices), note)
 
 
 def _left_empty(device: Device) -> Device:
     """A device that passes words on and can hold nothing."""
     return replace(device, part=f"{device.part} left empty", dsp=0, m20k=0, alm=0, dram_bytes_per_s=0)
+
+
+def _with_room(instance: Instance, group: Sequence[int]) -> list[list[int]]:
+    """Items that are alike in parts of equally many, the fewest parts that find room on a device each, with what each
+    item is coupled to; none where that takes a part an item."""
+    first = instance.items[group[0]]
+    coupled = [
+        item
+        for item in instance.items
+        if item is first or (first.same_device and item.same_device == first.same_device)
+    ]
+    for count in range(1, len(group)):
+        size = -(-len(group) // count)
+        if any(_has_room(device, coupled, size) for device in instance.devices):
+            return [list(group[begin : begin + size]) for begin in range(0, len(group), size)]
+    return []
+
+
+def _has_room(device: Device, coupled: Sequence[Item], times: int) -> bool:
+    """Whether items, so many times over, take no more than their share of a device, of each resource alone."""
+    menus = [item.configurations.get(device.part, ()) for item in coupled]
+    return all(menus) and all(
+        times * sum(min(getattr(configuration, resource) for configuration in menu) for menu in menus)
+        <= TOGETHER * getattr(device, resource)
+        for resource in RESOURCES
+    )
 
 
 def _coupled(instance: Instance, groups: list[list[int]]) -> list[str | None]:

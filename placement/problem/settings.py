@@ -40,6 +40,9 @@ class SearchOptions:
     same_device: tuple[tuple[str, ...], ...] = ()
     # the same of items alone, which a layer may have its name of
     alike: tuple[tuple[str, ...], ...] = ()
+    # items of which each is a copy of the others, by the copy that they belong to, "" where that has none: chains start
+    # too where each copy of everything stands as the first one does, on devices of its own
+    copies: tuple[tuple[str, ...], ...] = ()
     # names of devices to leave empty
     exclude: tuple[str, ...] = ()
     # where there is no placement, find the smallest set of constraints at fault, which may take longer than the proof

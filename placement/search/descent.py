@@ -39,6 +39,7 @@ from placement.problem.options import OptionTable
 from placement.problem.plan import Assignment, Bound, least_cycles
 from placement.problem.ports import with_all_peers
 from placement.problem.settings import OnProgress, Progress, SearchOptions
+from placement.search.twins import Twins
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +76,7 @@ class Descent:
         # what is looked at first: what has a placement there has one in the instance
         self.simpler = with_all_peers(instance)
         self.annealer = Annealer(self.simpler, self.flat, seed=options.seed, workers=options.workers)
+        self.twins = Twins.of(self.simpler, options)
         self.neighbourhoods = Neighbourhoods(instance, self.flat, self.effort, options.window_seconds / 2)
         self.levels: list[int] = sorted({int(cycles) for cycles in self.flat.cycles})
         self.bound = Bound(1, "nothing runs in less than one cycle")
@@ -325,10 +327,16 @@ class Descent:
         return decide(model, self.effort(min(seconds, self.options.decision_seconds)))
 
     def anneal(self, cycles: int) -> bool:
-        """Anneal at T."""
-        with self.deadline.ending(self.annealer.end):
-            found = self.annealer.attempt(cycles, self.slice, self.best or self.near, given=self.best is None)
-        return found is not None and self.accept(found) <= cycles
+        """Anneal at T, from where copies stand as the first ones do, if there are any, and then from the best one."""
+        twins = self.twins and self.twins.placed(cycles, self.slice, self.deadline)
+        starts = [(twins, True)] if twins else []
+        for start, given in [*starts, (self.best or self.near, self.best is None)]:
+            with self.deadline.ending(self.annealer.end):
+                found = self.annealer.attempt(cycles, self.slice, start, given=given)
+            if found is not None and self.accept(found) <= cycles:
+                return True
+            self.deadline.check()
+        return False
 
 
 def out_of_time(instance: Instance, cycles: int) -> OutOfTimeError:
