@@ -51,11 +51,14 @@ CASES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "mobilenetv2-arria-95": ("mobilenetv2-dynamo-eval-norm", "mobilenetv2-arria-poster", ("--cap", "m20k=0.95")),
     "resnet50": ("resnet50-dynamo-eval-norm", "resnet18-poster", ()),
     "resnet50-32": ("resnet50-dynamo-eval-norm", "agilex-32", ()),
+    # four copies of the network
+    "resnet50-100": ("resnet50-dynamo-eval-norm", "agilex-100", ("--replicas", "4")),
 }
 # case -> further options of `dagtrain import`
 IMPORTS: dict[str, tuple[str, ...]] = {
     # each copy with statistics of its own
     "mobilenetv2-eight": ("--norm-sync", "apart"),
+    "resnet50-100": ("--norm-sync", "apart"),
 }
 # case -> frames/s and share of DSP blocks in the poster's table
 POSTER: dict[str, tuple[float, float]] = {

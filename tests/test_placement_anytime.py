@@ -25,6 +25,7 @@ from placement.problem.instance import Instance
 from placement.problem.options import OptionTable
 from placement.problem.plan import hop_levels, unequal_joins
 from placement.problem.validate import violations
+from placement.search.descent import FIRST_STEPS, Descent
 from placement.search.search import Progress, SearchOptions, find_plan
 from tests.flow_support import Clock
 
@@ -54,6 +55,35 @@ def test_gap_ends_the_search_once_it_is_reached() -> None:
     assert all(gap > 0.15 for gap in gaps[:-1]), "it stops at the first report below the gap"
     assert seen[-1].bound_basis
     assert seen[-1].bound_fps >= (seen[-1].throughput_fps or 0)
+
+
+@pytest.mark.parametrize("least", [None, 400.0])
+def test_only_what_must_be_so_fast_is_looked_for_until_the_moves_are_spent(
+    least: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[tuple[int, int]] = []
+
+    def nothing(self: Annealer, cycles: int, moves: int, *_: Any, given: bool = False) -> None:
+        del given
+        self.moves += moves
+        tried.append((cycles, moves))
+
+    monkeypatch.setattr(Annealer, "attempt", nothing)
+    monkeypatch.setattr(Descent, "exact", lambda *_: Answer.UNKNOWN)
+    options = SearchOptions(least_fps=least, anneal_moves=1_000, anneal_budget=100_000, explain=False, proves=False)
+    with pytest.raises(OutOfTimeError):
+        find_plan(hard(), options)
+    spent = sum(moves for _, moves in tried)
+    if least is None:
+        assert len(tried) <= len(FIRST_STEPS) + 1
+        assert {moves for _, moves in tried} == {1_000}
+    else:
+        slowest = int(hard().clock_hz / least)
+        last = [moves for cycles, moves in tried if cycles == slowest]
+        assert last == sorted(last)
+        # each twice as long as the one before, up to the longest
+        assert last[-1] > 8 * last[0]
+        assert options.anneal_budget <= spent < options.anneal_budget + last[-1]
 
 
 def test_at_the_time_limit_the_search_ends_with_the_best_plan_so_far() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -17,18 +18,23 @@ def places_of(plan: Plan) -> dict[str, str]:
 
 
 def reserving(instance: Instance, share: Fraction) -> Instance:
-    """The instance with a share less of the memories, ALMs and DRAM bandwidth of every device."""
+    """The instance with a share less of the memories, ALMs, DRAM and network bandwidth of every device."""
     kept = 1 - share
+    cables = tuple(replace(cable, bits_per_s=int(cable.bits_per_s * kept)) for cable in instance.cables)
+    cabled = Counter[str]()
+    for cable in cables:
+        cabled.update({cable.a: cable.bits_per_s, cable.b: cable.bits_per_s})
     devices = tuple(
         replace(
             device,
             m20k=int(device.m20k * kept),
             alm=int(device.alm * kept),
             dram_bytes_per_s=int(device.dram_bytes_per_s * kept),
+            link_bits_per_s=cabled[device.name] if cables else int(device.link_bits_per_s * kept),
         )
         for device in instance.devices
     )
-    return replace(instance, devices=devices)
+    return replace(instance, devices=devices, cables=cables)
 
 
 def taking_more(instance: Instance, blocks: Mapping[str, int]) -> Instance:

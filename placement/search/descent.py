@@ -184,7 +184,8 @@ class Descent:
     # ---- placements
 
     def first_placement(self) -> Answer:
-        """Jump to the bound's T and back off in growing steps up to the slowest."""
+        """Jump to the bound's T and back off in growing steps up to the slowest; there with longer chains until the
+        moves are spent, if no slower one is wanted."""
         floor = self.bound.cycles_per_frame
         steps = [-(-floor * percent // 100) for percent in FIRST_STEPS]
         answer = Answer.UNKNOWN
@@ -200,6 +201,9 @@ class Descent:
         resort = self.choices(self.ceiling) <= LAST_RESORT_CHOICES and self._ways_are_few
         if answer is Answer.UNKNOWN and resort:
             answer = self.exact(self.ceiling)
+        while answer is Answer.UNKNOWN and self.options.least_fps and self.annealer.moves < self.options.anneal_budget:
+            self.slice = min(2 * self.slice, self.longest)
+            answer = self.attempt(self.ceiling)
         return answer if self.best is None else Answer.FEASIBLE
 
     def lengthen(self) -> None:
