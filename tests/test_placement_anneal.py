@@ -13,11 +13,13 @@ import pytest
 from benchmarks.synthetic import devices, instance_of, mobilenet_v2, small_residual
 from hdl.tensor import Kind
 from placement.annealing import anneal, encode
+from placement.annealing.encode import Problem, Start
 from placement.annealing.heuristic import STREAK, Annealer
 from placement.bounds.aggregate import Aggregate
 from placement.bounds.cases import refuted_by_cases
 from placement.problem.flat import Ints, flatten
 from placement.problem.instance import Configuration, Device, Instance, Item, Link
+from placement.problem.plan import Assignment
 
 # one process compiles the kernel, not two at the same time
 pytestmark = pytest.mark.xdist_group("annealing kernel")
@@ -146,8 +148,10 @@ def test_the_kind_of_chain_that_keeps_winning_gets_all_threads(monkeypatch: pyte
     annealer = Annealer(instance, flatten(instance), seed=0, workers=2)
     tried: list[list[bool]] = []
 
-    def chain(cycles: int, moves: int, best: object, number: int, coarse: bool, given: bool) -> tuple[float, None]:
-        del cycles, moves, best, given
+    def chain(
+        cycles: int, moves: int, best: object, number: int, coarse: bool, given: bool, every: bool
+    ) -> tuple[float, None]:
+        del cycles, moves, best, given, every
         if number == 0:
             tried.append([])
         tried[-1].append(coarse)
@@ -163,6 +167,27 @@ def test_the_kind_of_chain_that_keeps_winning_gets_all_threads(monkeypatch: pyte
     # both kinds until fine ones have won often enough, then fine ones, and both again at every fourth attempt
     assert [len(set(kinds)) for kinds in tried[1:]] == [2, 2, 2, 1, 1, 1, 2, 1]
     assert tried[5] == [False, False]
+
+
+@pytest.mark.parametrize(("given", "every", "starting"), [(False, False, []), (True, False, [0]), (True, True, [0, 1])])
+def test_chains_start_where_they_are_told(
+    given: bool, every: bool, starting: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instance = instance_of("small", small_residual, devices((2, "10AX115")))
+    annealer = Annealer(instance, flatten(instance), seed=0, workers=2)
+    begun: list[bool] = []
+
+    def annealed(_: Problem, start: Start, **__: object) -> tuple[float, Start]:
+        # but for what is pinned
+        begun.append(float((start.device == 1).mean()) > 0.8)
+        return 1.0, start
+
+    monkeypatch.setattr("placement.annealing.heuristic.anneal.anneal", annealed)
+    monkeypatch.setattr(annealer, "_mended", lambda _, energy, state, *__: (energy, state))
+    best = Assignment((1,) * len(instance.items), (0,) * len(instance.items))
+    assert annealer.attempt(10**6, 10, best, given=given, every=every) is None
+    assert len(begun) == 2
+    assert sum(begun) == len(starting)
 
 
 def _giant() -> Instance:

@@ -63,8 +63,7 @@ def test_only_what_must_be_so_fast_is_looked_for_until_the_moves_are_spent(
 ) -> None:
     tried: list[tuple[int, int]] = []
 
-    def nothing(self: Annealer, cycles: int, moves: int, *_: Any, given: bool = False) -> None:
-        del given
+    def nothing(self: Annealer, cycles: int, moves: int, *_: Any, **__: Any) -> None:
         self.moves += moves
         tried.append((cycles, moves))
 

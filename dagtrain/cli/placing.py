@@ -12,6 +12,14 @@ from dagtrain.cli.perform import Job, Jobs
 
 Pins = Annotated[list[str] | None, typer.Option("--pin", help="layer=device; may be given several times.")]
 LeastFps = Annotated[float | None, typer.Option(help="Slowest acceptable throughput in frames a second.")]
+FirstFps = Annotated[
+    float | None,
+    typer.Option(
+        help="Pace inside a batch, in frames a second, whose circuits are elaborated and searched first; else one well "
+        "below what multipliers allow, or of small circuits. Of use for large networks, if you know about what is "
+        "possible."
+    ),
+]
 Gap = Annotated[
     float,
     typer.Option(help="Stop at a plan proven to be within this share of the best one at the levels priced, e.g. 0.01."),
@@ -227,6 +235,7 @@ def place(
     exclude: Exclude = None,
     cap: Caps = None,
     least_fps: LeastFps = None,
+    first_fps: FirstFps = None,
     gap: Gap = 0.0,
     time_limit: TimeLimit = None,
     solver: Solver = "fast",
@@ -268,9 +277,9 @@ def place(
         raise DagtrainError(f"--levers {levers}: no such way", f"one of {', '.join(LEVERS)}")
     options = PlaceOptions(
         devices, pins=tuple(pin or ()), same_device=tuple(same_device or ()), exclude=tuple(exclude or ()),
-        caps=tuple(cap or ()), least_fps=least_fps, gap=gap, time_limit_seconds=time_limit, solver=solver, seed=seed,
-        split=not no_split, copies=tuple(copy or ()), replicas=replicas, remote=tuple(remote or ()),
-        stores=not no_remote, dram=not no_dram, update_frames=update_frames, codec=codec,
+        caps=tuple(cap or ()), least_fps=least_fps, first_fps=first_fps, gap=gap, time_limit_seconds=time_limit,
+        solver=solver, seed=seed, split=not no_split, copies=tuple(copy or ()), replicas=replicas,
+        remote=tuple(remote or ()), stores=not no_remote, dram=not no_dram, update_frames=update_frames, codec=codec,
         share_weights=share_weights or levers, multiply_constants=multiply_constants or levers,
         recompute=recompute or levers, ragged_tiles=ragged_tiles or levers,
         share_statistics=share_statistics or levers, deal_streams=deal_streams or levers,

@@ -31,6 +31,8 @@ class PlaceOptions:
     caps: tuple[str, ...] = ()
     # slowest acceptable throughput, frames a second
     least_fps: float | None = None
+    # pace inside a batch that is priced first, frames a second
+    first_fps: float | None = None
     # share of the bound at which to stop
     gap: float = 0.0
     time_limit_seconds: float | None = None
@@ -151,6 +153,8 @@ def search_options(options: PlaceOptions) -> SearchOptions:
     alone = [group for group, names in zip(options.same_device, groups, strict=True) if len(names) < 2]
     if alone:
         raise DagtrainError(f"--same-device {', '.join(alone)}: name two layers at least, as a,b")
+    if options.first_fps is not None and not options.first_fps > 0:
+        raise DagtrainError(f"--first-fps {options.first_fps:g} is no pace", "write frames a second, e.g. 500")
     return SearchOptions(
         seed=options.seed,
         least_fps=options.least_fps,

@@ -67,7 +67,7 @@ from placement.problem.plan import DeviceUse, Plan
 from placement.search.search import Solver
 
 # options that say how long to search and not what for: an unfinished search goes on under others
-EFFORT = ("gap", "time_limit_seconds")
+EFFORT = ("gap", "time_limit_seconds", "first_fps")
 WITHOUT_LEVERS = (
     "warning: with weights that engines share, or maps that are made again, the block memories are too few; this plan "
     "is without them, as of --share-weights never --recompute never"
@@ -114,8 +114,9 @@ def run(
         made = with_levers(graph, cluster, search, wanted)
         pins = parse_pins(options.pins, made, cluster)
         return Planner(
-            made, cluster, estimator, search, pins, progress, deadline, multiply, deal, choose_codec, patient
-        )
+            made, cluster, estimator, search, pins, progress, deadline, multiply, deal, choose_codec, patient,
+            options.first_fps,
+        )  # fmt: skip
 
     def in_form(form: Form) -> Planner:
         plain = replace(form, remote=frozenset())

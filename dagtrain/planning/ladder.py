@@ -127,10 +127,11 @@ class Ladder:
         return Found(start.plan, start.levels)
 
     def _begun(self, least: int) -> Found:
-        """The first placement that is worth going on from; if it will take long, a plan of small circuits is kept
-        before."""
-        slow = min(round(least * SLOW_RATIO), max(least, self.searcher.problem.slowest_cycles))
-        small = self._of_small_circuits(least) if self._takes_long(slow) else None
+        """The first placement that is worth going on from; if it will take long, and the user doesn't say where to
+        begin, a plan of small circuits is kept before."""
+        problem = self.searcher.problem
+        slow = problem.first_cycles(least, SLOW_RATIO)
+        small = self._of_small_circuits(least) if problem.first_fps is None and self._takes_long(slow) else None
         try:
             return self.first(slow)
         except (Ended, NoRoomError):

@@ -56,8 +56,11 @@ class Planner:
         deal: bool = False,
         choose_codec: bool = False,
         patient: bool = True,
+        first_fps: float | None = None,
     ) -> None:
-        self.problem = Problem(graph, cluster, search, pins, multiply, deal, choose_codec, patient=patient)
+        self.problem = Problem(
+            graph, cluster, search, pins, multiply, deal, choose_codec, patient=patient, first_fps=first_fps
+        )
         # what a user should know of how plans were found
         self.warnings: list[str] = []
         time = Timetable(deadline or Deadline())

@@ -89,6 +89,8 @@ class Problem:
     lend_two: bool = False
     # whether slower levels are tried where the first one has no plan
     patient: bool = True
+    # pace inside a batch that is priced first, frames a second
+    first_fps: float | None = None
 
     @property
     def devices(self) -> list[Device]:
@@ -137,6 +139,12 @@ class Problem:
         """The most cycles a frame at which training could be as fast as the user wants it at least."""
         least = self.search.least_fps
         return SLOWEST if least is None else int(self.cluster.clock_hz // least)
+
+    def first_cycles(self, least: int, ratio: float) -> int:
+        """Cycles a frame of the level priced first: as the user says, else so much slower than the ``least`` that
+        multipliers allow, but no slower than the user wants it at least."""
+        first = round(least * ratio) if self.first_fps is None else int(self.cluster.clock_hz // self.first_fps)
+        return min(max(least, first), max(least, self.slowest_cycles))
 
     def fast_enough(self, plan: Plan) -> bool:
         """Whether training with a plan is as fast as the user wants it at least."""

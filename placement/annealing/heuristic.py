@@ -56,11 +56,13 @@ class Annealer:
         """End all chains at once; what they found is lost. For the wall clock, in another thread."""
         self.stop[0] = 1
 
-    def attempt(self, cycles: int, moves: int, best: Assignment | None, *, given: bool = False) -> Assignment | None:
+    def attempt(
+        self, cycles: int, moves: int, best: Assignment | None, *, given: bool = False, every: bool = False
+    ) -> Assignment | None:
         """A placement at T or None. Even chains are coarse and odd ones fine, unless one kind keeps winning. Every
         other time even chains start from `best` and cooler; else chains start afresh from mirrored ranges of layers
         over the devices in some order. Where `best` is `given` and not yet a placement, the other times even chains
-        start from it, too, so cool that they leave most of it as it is."""
+        start from it, too, so cool that they leave most of it as it is; `every`: all chains do."""
         self.runs += 1
         self.moves += moves
         kinds = [chain % 2 == 0 for chain in range(self.workers)]
@@ -68,7 +70,7 @@ class Annealer:
             kinds = [self.winner] * self.workers
         with ThreadPoolExecutor(max_workers=self.workers) as pool:
             chains: list[Future[tuple[float, Assignment | None]]] = [
-                pool.submit(self._chain, cycles, moves, best, chain, coarse, given)
+                pool.submit(self._chain, cycles, moves, best, chain, coarse, given, every)
                 for chain, coarse in enumerate(kinds)
             ]
             try:
@@ -96,24 +98,24 @@ class Annealer:
         return (self.seed * 1_000_003 + self.runs * 7919 + chain * 104_729) % 2**31
 
     def _start(
-        self, encoded: encode.Encoded, best: Assignment | None, chain: int, given: bool
+        self, encoded: encode.Encoded, best: Assignment | None, chain: int, given: bool, every: bool
     ) -> tuple[encode.Start, float]:
         """Where a chain starts, and how hot."""
-        if best is not None and chain % 2 == 0 and (given or self.runs % 2 == 0):
-            hottest = REPAIR_HOTTEST if self.runs % 2 else anneal.HOTTEST * 0.4
+        if best is not None and (every or (chain % 2 == 0 and (given or self.runs % 2 == 0))):
+            hottest = REPAIR_HOTTEST if every or self.runs % 2 else anneal.HOTTEST * 0.4
             return encode.start_from(encoded, self.instance, best), hottest
         rng = np.random.default_rng(self._seed(chain)) if self.runs > 2 or chain % 2 else None
         return encode.mirror_start(encoded.problem, rng), anneal.HOTTEST
 
     def _chain(
-        self, cycles: int, moves: int, best: Assignment | None, chain: int, coarse: bool, given: bool
+        self, cycles: int, moves: int, best: Assignment | None, chain: int, coarse: bool, given: bool, every: bool
     ) -> tuple[float, Assignment | None]:
         """How near one chain comes (its first energy, 0 only with a placement), and what it finds."""
         seed = self._seed(chain)
         encoded = encode.encode(self.instance, self.flat, cycles, merge=coarse, mixes=not coarse, seed=seed)
         if encoded is None:
             return inf, None
-        start, hottest = self._start(encoded, best, chain, given)
+        start, hottest = self._start(encoded, best, chain, given, every)
         problem = encoded.problem
         energy, state = anneal.anneal(
             problem, encode.repaired(problem, start), moves=moves, seed=seed, hottest=hottest, stop=self.stop

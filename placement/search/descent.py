@@ -333,10 +333,11 @@ class Descent:
     def anneal(self, cycles: int) -> bool:
         """Anneal at T, from where copies stand as the first ones do, if there are any, and then from the best one."""
         twins = self.twins and self.twins.placed(cycles, self.slice, self.deadline)
-        starts = [(twins, True)] if twins else []
-        for start, given in [*starts, (self.best or self.near, self.best is None)]:
+        for start in (twins, self.best or self.near) if twins else (self.best or self.near,):
             with self.deadline.ending(self.annealer.end):
-                found = self.annealer.attempt(cycles, self.slice, start, given=given)
+                found = self.annealer.attempt(
+                    cycles, self.slice, start, given=self.best is None, every=start is twins and twins is not None
+                )
             if found is not None and self.accept(found) <= cycles:
                 return True
             self.deadline.check()
