@@ -66,6 +66,7 @@ def trained(design: ClusterDesign, folder: Path, network: NetworkModel, **option
     return run
 
 
+@pytest.mark.slow
 def test_a_cluster_trains_to_the_bits_of_the_emulator_in_the_time_that_is_told(
     design: ClusterDesign, tmp_path: Path
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -83,10 +83,12 @@ def test_copies_of_each_node_begin_on_one_device(case: Case, climbs: Climbs) -> 
     assert {len(names) for names in alike} == {2}
     assert all(len({NUMBER.sub("", name) for name in names}) == 1 for names in alike)
     # then free ones go on from there
-    coupled = [groups for groups in climbs.searches if groups == alike]
-    assert coupled
-    assert climbs.searches[: len(coupled)] == coupled
-    assert climbs.searches[len(coupled)] == ()
+    # a first placement with them, one without, and all others with them
+    coupled = climbs.searches.count(alike)
+    assert coupled > 1
+    assert climbs.searches[:2] == [alike, ()]
+    assert climbs.searches[2 : coupled + 1] == [alike] * (coupled - 1)
+    assert climbs.searches[coupled + 1] == ()
     start, _ = climbs.begun[0]
     assert start is not None
     places = {item.item: item.device for item in start.plan.items}
@@ -129,17 +131,36 @@ def test_plans_with_copies_together_claim_the_bound_of_all_foldings_alone(case: 
 def test_where_copies_have_no_place_together_the_search_begins_anywhere(
     why: type[DagtrainError], case: Case, climbs: Climbs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    climb = Ladder.climb
+    begun = Ladder.begun
 
-    def apart(self: Ladder, start: Start | None) -> Found:
+    def apart(self: Ladder) -> Found:
         if self.searcher.problem.search.alike:
             raise why("no room")
-        return climb(self, start)
+        return begun(self)
 
-    monkeypatch.setattr(Ladder, "climb", apart)
+    monkeypatch.setattr(Ladder, "begun", apart)
     placed(case, *TWICE)
     assert climbs.begun[0] == (None, None)
     assert climbs.searches[0] == ()
+
+
+def test_copies_begin_apart_where_they_are_much_faster_so(
+    case: Case, climbs: Climbs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = searching.find_plan
+
+    def finding(instance: Instance, options: SearchOptions, *more: Any) -> Plan:
+        plan = find(instance, options, *more)
+        return replace(plan, cycles_per_frame=slower * plan.cycles_per_frame) if options.alike else plan
+
+    monkeypatch.setattr(searching, "find_plan", finding)
+    slower = 2
+    placed(case, *TWICE)
+    start, planned = climbs.begun[0]
+    assert start is not None
+    assert planned is None, "no placement with copies together was priced"
+    assert [bool(groups) for groups in climbs.searches[:3]] == [True, False, False]
+    assert climbs.searches.count(()) == len(climbs.searches) - 1
 
 
 def test_what_is_found_together_is_held_at_the_deadline(

@@ -76,7 +76,7 @@ class Ladder:
         problem = self.searcher.problem
         steps = max(LEAST_STEPS, min(MOST_STEPS, PRICED_NODES // len(problem.graph.nodes)))
         least = least_cycles(problem)
-        first = self.resumed(start) or self._begun(least)
+        first = self.resumed(start) or self.begun()
         self.hold(first)
         slow = max(first.levels)
         predicted = predicted_cycles(slow, self.searcher.prices.level(slow), problem)
@@ -126,10 +126,11 @@ class Ladder:
             return None
         return Found(start.plan, start.levels)
 
-    def _begun(self, least: int) -> Found:
+    def begun(self) -> Found:
         """The first placement that is worth going on from; if it will take long, and the user doesn't say where to
         begin, a plan of small circuits is kept before."""
         problem = self.searcher.problem
+        least = least_cycles(problem)
         slow = problem.first_cycles(least, SLOW_RATIO)
         small = self._of_small_circuits(least) if problem.first_fps is None and self._takes_long(slow) else None
         try:

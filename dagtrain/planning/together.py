@@ -13,16 +13,21 @@ from dataclasses import replace
 from dagtrain.graph.ir import Graph
 from dagtrain.passes.replicate import copies_of_nodes
 from dagtrain.planning.ladder import Ladder
-from dagtrain.planning.results import Planned, Start
+from dagtrain.planning.results import Found, Planned, Start
+from dagtrain.planning.searcher import Searcher
 from hdl.errors import FoldingError, InfeasibleError, OutOfTimeError
 from placement.problem.deadline import Ended
 from placement.problem.plan import Bound, Plan, with_bound
 from placement.search.search import Solver
 
+# copies stand apart from the beginning where that is so much faster
+APART_RATIO = 1.1
+
 
 def begun_together(ladder: Ladder) -> Start | None:
     """Where a climb with copies of a whole network begins: with the best placement that has all copies of each node on
-    one device.  Plans that hold on the way there are kept.
+    one device.  Plans that hold on the way there are kept.  With the first one of copies that stand anywhere, where
+    that is much faster: ports are too slow for maps of all copies then.
 
     None without such copies, on one device, or where there is no such placement.  Raises `Ended` at the deadline, or
     `GoalReached`."""
@@ -33,7 +38,11 @@ def begun_together(ladder: Ladder) -> Start | None:
     best = replace(searcher.best, keep=lambda planned: searcher.best.take(_without_bound(planned)))
     coupled = Ladder(searcher.with_copies_together(alike, best))
     try:
-        found = coupled.climb(None)
+        first = coupled.begun()
+        apart = _faster_apart(searcher, first)
+        if apart is not None:
+            return apart
+        found = coupled.climb(Start(first.plan, first.levels))
     except Ended:
         raise
     except (InfeasibleError, OutOfTimeError, FoldingError):
@@ -42,6 +51,21 @@ def begun_together(ladder: Ladder) -> Start | None:
         # to be held when the deadline ends the climb
         ladder.found = coupled.found
     return Start(_unbounded(found.plan), found.levels)
+
+
+def _faster_apart(searcher: Searcher, together: Found) -> Start | None:
+    """A placement at the levels of one with copies together that is much faster without that; None if there is none.
+
+    Raises `Ended` at the deadline."""
+    try:
+        plan = searcher.find(together.levels, searcher.quick)
+    except Ended:
+        raise
+    except (InfeasibleError, OutOfTimeError):
+        return None
+    return (
+        Start(plan, together.levels) if plan.cycles_per_frame * APART_RATIO < together.plan.cycles_per_frame else None
+    )
 
 
 def _without_bound(planned: Planned) -> Planned:
