@@ -35,10 +35,10 @@ def test_pace_and_ports_are_those_of_the_simulated_pipelines() -> None:
     assert len(found) == 3 * len(scaling.LAID)
     for one in found:
         if one.what.endswith("cycles a frame"):
-            # that sums of 100 boards wait for busy ports is in the simulation alone
-            assert (0.98 if " 100 " in one.what else 0.9995) < one.quotient <= 1.0001, one.what
+            # that sums wait for busy ports is in the simulation alone
+            assert (0.98 if " 100 " in one.what else 0.997) < one.quotient <= 1.0001, one.what
         else:
-            assert one.quotient == pytest.approx(1, abs=0.004), one.what
+            assert one.quotient == pytest.approx(1, abs=0.005), one.what
 
 
 def test_the_longer_a_batch_the_less_a_frame_has_of_its_rests() -> None:
