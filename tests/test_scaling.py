@@ -29,16 +29,29 @@ PIPE = Pipeline(
 # ---- beside the simulator
 
 
-def test_pace_and_ports_are_those_of_the_simulated_pipelines() -> None:
-    found = scaling.checks()
+# what formulas are known not to meet: sums wait for ports on 15 boards too, and why ports carry 0.5 % more both ways
+# than is counted on 100 boards is not known
+NOT_MET = ("VGG-16, 15 boards: cycles a frame", "VGG-16, 100 boards: both ways")
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        pytest.param(one, id=one.what, marks=[pytest.mark.xfail(strict=True)] if one.what in NOT_MET else [])
+        for one in scaling.checks()
+    ],
+)
+def test_pace_and_ports_are_those_of_the_simulated_pipelines(one: scaling.Check) -> None:
+    if one.what.endswith("cycles a frame"):
+        # that sums of 100 boards wait for busy ports is in the simulation alone
+        assert (0.98 if " 100 " in one.what else 0.9995) < one.quotient <= 1.0001
+    else:
+        assert one.quotient == pytest.approx(1, abs=0.004)
+
+
+def test_all_pipelines_that_are_laid_out_are_held_against_simulation() -> None:
     assert {(pipe.net, pipe.boards) for pipe in scaling.known().pipelines} == set(scaling.LAID)
-    assert len(found) == 3 * len(scaling.LAID)
-    for one in found:
-        if one.what.endswith("cycles a frame"):
-            # that sums wait for busy ports is in the simulation alone
-            assert (0.98 if " 100 " in one.what else 0.997) < one.quotient <= 1.0001, one.what
-        else:
-            assert one.quotient == pytest.approx(1, abs=0.005), one.what
+    assert len(scaling.checks()) == 3 * len(scaling.LAID)
 
 
 def test_the_longer_a_batch_the_less_a_frame_has_of_its_rests() -> None:
