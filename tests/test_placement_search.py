@@ -216,7 +216,9 @@ def test_pins_are_named_when_they_forbid_a_placement() -> None:
 
 def test_running_out_of_time_is_not_called_infeasible() -> None:
     instance = instance_of("ResNet-18", resnet18, devices((1, "AGFB027"), (4, "AGFB014"), (6, "10AX115")))
-    options = SearchOptions(anneal_moves=1, refutation_seconds=0.01, decision_seconds=0.01, least_fps=2000)
+    options = SearchOptions(
+        anneal_moves=1, anneal_budget=1_000, refutation_seconds=0.01, decision_seconds=0.01, least_fps=2000
+    )
     with pytest.raises(OutOfTimeError, match="no placement of 'ResNet-18' found, and none excluded"):
         find_plan(instance, options)
 
@@ -400,7 +402,10 @@ def test_chains_start_near_given_devices_while_there_is_no_plan(monkeypatch: pyt
     near = {item.name: instance.devices[i % 3].name for i, item in enumerate(instance.items)}
     started: list[Assignment | None] = []
 
-    def attempt(_annealer: Annealer, _cycles: int, _moves: int, best: Assignment | None, *, given: bool) -> None:
+    def attempt(
+        _annealer: Annealer, _cycles: int, _moves: int, best: Assignment | None, *, given: bool, every: bool
+    ) -> None:
+        assert not every
         started.append(best if given else None)
 
     monkeypatch.setattr(Annealer, "attempt", attempt)
