@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
+from fractions import Fraction
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +21,7 @@ from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.passes.fold import fold_graph
 from dagtrain.progress import Silent
-from dagtrain.schedule.batch_time import Way, _long_run, batch_time, edge_ways, slowest_engine
+from dagtrain.schedule.batch_time import Way, _long_run, batch_time, edge_ways, own_cycles, slowest_engine
 from dagtrain.schedule.buffers import fifo_beats
 from dagtrain.schedule.network import Hop, Network, Output, Transfer, port_cycles_per_frame
 from dagtrain.schedule.ports import BINS_PER_FRAME, KEPT_FRAMES, Calendar, Merges
@@ -412,6 +413,26 @@ def test_batches_take_the_cycles_that_are_said(
         # the last batch has the ports for itself, and the first ones fill the pipeline
         measured = fmean(run.batch_cycles[len(run.batch_cycles) // 2 : -1])
     assert said_batch_cycles(design, NETWORK_CYCLES) == pytest.approx(measured, rel=CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("copies", "cycles", "own"),
+    [
+        ({}, 100, 72),
+        ({"*": 4}, 60, 4 * 54),
+        # beside what has no copies, and is as slow
+        ({"*": 4}, 40, 36),
+        ({"conv2": 2}, 60, 2 * 54),
+        ({"conv2": 2}, 144, 144),
+    ],
+)
+def test_ports_are_looked_at_as_finely_as_the_slowest_engine_takes_for_a_frame_of_its_own(
+    copies: dict[str, int], cycles: int, own: int
+) -> None:
+    graph = fold_graph(copied_net(16, 16, copies), cycles)
+    assert own_cycles(graph) == own
+    # of two clocks, by that of the slowest engine
+    assert own_cycles(graph, dict.fromkeys(graph.by_name, Fraction(4, 3))) == own * 4 / 3
 
 
 # of a network as far as buffers allow for: half of a round trip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -161,6 +162,59 @@ def test_copies_begin_apart_where_they_are_much_faster_so(
     assert planned is None, "no placement with copies together was priced"
     assert [bool(groups) for groups in climbs.searches[:3]] == [True, False, False]
     assert climbs.searches.count(()) == len(climbs.searches) - 1
+
+
+def _without_room(monkeypatch: pytest.MonkeyPatch, has_none: Callable[[Instance, bool], bool]) -> None:
+    """Searches find nothing where ``has_none`` of an instance, and of whether copies stand together in it."""
+    find = searching.find_plan
+
+    def finding(instance: Instance, options: SearchOptions, *more: Any) -> Plan:
+        if has_none(instance, bool(options.alike)):
+            raise OutOfTimeError("no placement found")
+        return find(instance, options, *more)
+
+    monkeypatch.setattr(searching, "find_plan", finding)
+
+
+def _slowest(instance: Instance) -> int:
+    return max(c.cycles_per_frame for item in instance.items for menu in item.configurations.values() for c in menu)
+
+
+def test_copies_begin_apart_where_they_have_no_place_together_at_the_first_level(
+    case: Case, climbs: Climbs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slowest: list[int] = []
+
+    def has_none(instance: Instance, together: bool) -> bool:
+        slowest.append(_slowest(instance))
+        return together
+
+    _without_room(monkeypatch, has_none)
+    placed(case, *TWICE)
+    start, planned = climbs.begun[0]
+    assert start is not None
+    assert planned is None
+    # once together, then no more
+    assert [bool(groups) for groups in climbs.searches].count(True) == 1
+    assert slowest[0] == slowest[1] == max(slowest), "no slower level was priced"
+
+
+def test_copies_stand_together_at_a_slower_level_where_there_is_no_place_apart_either(
+    case: Case, climbs: Climbs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first: list[int] = []
+
+    def has_none(instance: Instance, together: bool) -> bool:
+        first.append(_slowest(instance))
+        return not together or first[-1] == first[0]
+
+    _without_room(monkeypatch, has_none)
+    assert "no placement found" not in case.step("place", "--no-split", "--no-remote", *TWICE).error
+    assert [bool(groups) for groups in climbs.searches[:4]] == [True, False, True, True]
+    assert first[0] == first[1] == first[2] < first[3]
+    start, _ = climbs.begun[0]
+    assert start is not None
+    assert max(start.levels) > first[0]
 
 
 def test_what_is_found_together_is_held_at_the_deadline(

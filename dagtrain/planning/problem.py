@@ -120,9 +120,10 @@ class Problem:
         search = replace(self.search, same_device=(*self.search.same_device, *groups))
         return replace(self, search=self._no_slower(search, slowest))
 
-    def with_copies_together(self, alike: Iterable[tuple[str, ...]]) -> Problem:
-        """The same with all copies of a node on one device, of each of these nodes."""
-        return replace(self, search=replace(self.search, alike=tuple(alike)))
+    def with_copies_together(self, alike: Iterable[tuple[str, ...]], *, patient: bool) -> Problem:
+        """The same with all copies of a node on one device, of each of these nodes; ``patient``: at slower levels too,
+        where there is no plan at the first one."""
+        return replace(self, search=replace(self.search, alike=tuple(alike)), patient=patient)
 
     def lending_two(self, slowest: Fraction) -> Problem:
         """The same with two versions on chip of weights that engines share, at a pace of at most so many cycles a

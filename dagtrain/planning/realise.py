@@ -14,12 +14,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from dagtrain.graph.ir import Graph
 from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.memory_home import move_memories
 from dagtrain.planning.carry import places_of, reserving, taking_more
 from dagtrain.planning.choices import Pace, memory_homes, plan_choices, plan_pace
 from dagtrain.planning.clocks import folds_at, paces, periods_of
-from dagtrain.planning.levels import slower
+from dagtrain.planning.levels import LEAST_RATIO, slower
 from dagtrain.planning.priced import ON_CHIP, PricedLevel
 from dagtrain.planning.rate import with_rate
 from dagtrain.planning.results import Found, Planned, faster, with_binding, with_bound
@@ -28,7 +29,7 @@ from hdl.errors import FoldingError, InfeasibleError, OutOfTimeError, Problem
 from hdl.layers.storage import Home
 from placement.problem.cluster import Cluster
 from placement.problem.deadline import Ended
-from placement.problem.instance import Configuration
+from placement.problem.instance import Configuration, Link
 from placement.problem.plan import PlacedItem, Plan
 from placement.search.search import plan_from_assignment
 
@@ -61,9 +62,11 @@ class Realiser:
         last, missed = plan, Counter[str]()
         try:
             for share in RESERVES:
-                # larger reserves only make it slower once a placement keeps the pace it was found at
+                # larger reserves only make it slower once a placement keeps the pace it was found at; but what ports
+                # were reckoned with too little of is known now
                 kept = max(plan.cycles_per_frame, last.cycles_per_frame) * KEPT_RATIO
-                if best is not None and best.plan.cycles_per_frame <= kept:
+                once_more = best is not None and not share and _is_slowed_by_ports(best.plan, plan)
+                if best is not None and best.plan.cycles_per_frame <= kept and not once_more:
                     break
                 missed |= self.missed(last, found.levels)
                 found_with_reserve = self.with_reserve(last, found.levels, share, missed)
@@ -130,14 +133,15 @@ class Realiser:
         self, plan: Plan, levels: Sequence[int], share: Fraction, missed: Mapping[str, int]
     ) -> Plan | None:
         """A placement at these levels that leaves this share of every device, priced with the homes of ``plan``, since
-        engines whose weights come from DRAM make FIFOs deeper elsewhere, and with the block memories ``missed``."""
+        engines whose weights come from DRAM make FIFOs deeper elsewhere, with the block memories ``missed``, and with
+        as many credits of what crosses the network as it was found to have."""
         searcher = self.searcher
         prices, quick = searcher.prices, searcher.quick
         far = sorted(level for level in levels if level > plan.cycles_per_frame)[NEAR_LEVELS:]
         priced = self._priced(memory_homes(plan_choices(plan)), [level for level in levels if level not in far])
         if not priced:
             return None
-        instance = prices.of_levels(priced, prices.ported or prices.links())
+        instance = prices.of_levels(priced, self._links(plan))
         options = replace(
             quick,
             tidy_seconds=searcher.problem.search.tidy_seconds,
@@ -151,6 +155,26 @@ class Realiser:
             raise
         except (InfeasibleError, OutOfTimeError):
             return None
+
+    def _links(self, plan: Plan) -> list[Link]:
+        """Links as searches price them, those that cross the network in a plan with the credits that they have there:
+        before there is a placement, of some nothing is known (`LinkCosts.credit_words`)."""
+        prices, homes, folds = self.searcher.prices, memory_homes(plan_choices(plan)), plan_pace(plan).folds
+        priced = list(prices.ported or prices.links())
+        try:
+            level = self._placed(places_of(plan), folds, homes, free=True)
+        except FoldingError:
+            return priced
+        placed = prices.links(level.credit_words, self._folded(homes, folds))
+        return [
+            replace(link, credit_bits_per_frame=max(link.credit_bits_per_frame, there.credit_bits_per_frame))
+            for link, there in zip(priced, placed, strict=True)
+        ]
+
+    def _folded(self, homes: Mapping[str, Home], folds: Mapping[str, int]) -> Graph:
+        """The graph with memories at these homes, its nodes folded for so many cycles a frame."""
+        problem = self.searcher.problem
+        return fold_graph.run(move_memories.run(problem.graph, homes), folds, self.searcher.prices.parts)
 
     def _priced(self, homes: Mapping[str, Home], levels: Sequence[int]) -> list[PricedLevel]:
         """Those of these levels for which all nodes can be folded, with memories at these homes."""
@@ -187,7 +211,7 @@ class Realiser:
         for free in [True] * HOME_ROUNDS + [False]:
             level = self._placed(assignment, folds, homes, free=free)
             # network ports are in the prices of their nodes
-            folded = fold_graph.run(move_memories.run(problem.graph, homes), folds, prices.parts)
+            folded = self._folded(homes, folds)
             instance = prices.of_levels([level], prices.links(level.credit_words, folded), assignment)
             plan = plan_from_assignment(instance, assignment, options, deadline)
             wanted = memory_homes(plan_choices(plan))
@@ -198,6 +222,12 @@ class Realiser:
         deadline.check()
         bounded = plan if found is None else with_bound(plan, found)
         return Planned(with_rate(bounded, problem.graph, problem.cluster), instance)
+
+
+def _is_slowed_by_ports(plan: Plan, found: Plan) -> bool:
+    """Whether a plan is slower than the placement found for what its network ports carry."""
+    slower = plan.cycles_per_frame >= found.cycles_per_frame * LEAST_RATIO
+    return slower and any(own.kind == "links" for own in plan.binding)
 
 
 def _built(level: PricedLevel, item: PlacedItem, part: str) -> Configuration | None:

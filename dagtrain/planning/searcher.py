@@ -81,10 +81,10 @@ class Searcher:
         problem = self.problem.with_layers_whole(layers, slowest)
         return replace(self, problem=problem, time=replace(self.time, holding_seconds=0.0))
 
-    def with_copies_together(self, alike: Iterable[tuple[str, ...]], best: Best) -> Searcher:
+    def with_copies_together(self, alike: Iterable[tuple[str, ...]], best: Best, *, patient: bool) -> Searcher:
         """One that puts all copies of a node on one device, of each of these nodes, with the same prices and bound; its
-        plans are for ``best``."""
-        return replace(self, problem=self.problem.with_copies_together(alike), best=best)
+        plans are for ``best``.  ``patient``: as in `Problem.with_copies_together`."""
+        return replace(self, problem=self.problem.with_copies_together(alike, patient=patient), best=best)
 
     def lending_two(self, slowest: Fraction) -> Searcher:
         """One of the same graph, priced anew with two versions on chip of weights that engines share, with the same

@@ -3,17 +3,20 @@
 Copies of a layer exchange gradients, or send them to one update and get its weights back, every tensor a stream of its
 own.  Across the network each has ports at both ends, whatever little it carries.  So a placement is looked for first in
 which all copies of a node stand on one device, as far apart as those of one pipeline on as many boards: there are no
-more places to choose than one pipeline has, and the search of all nodes goes on from it.
+more places to choose than one pipeline has, and the search of all nodes goes on from it.  Where that has no room at the
+first level, and copies apart have, theirs is the beginning: layers of all copies may be larger than a device.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from dagtrain.graph.ir import Graph
 from dagtrain.passes.replicate import copies_of_nodes
-from dagtrain.planning.ladder import Ladder
-from dagtrain.planning.results import Found, Planned, Start
+from dagtrain.planning.ladder import SLOW_RATIO, Ladder, NoRoomError
+from dagtrain.planning.levels import least_cycles
+from dagtrain.planning.results import Planned, Start
 from dagtrain.planning.searcher import Searcher
 from hdl.errors import FoldingError, InfeasibleError, OutOfTimeError
 from placement.problem.deadline import Ended
@@ -27,7 +30,7 @@ APART_RATIO = 1.1
 def begun_together(ladder: Ladder) -> Start | None:
     """Where a climb with copies of a whole network begins: with the best placement that has all copies of each node on
     one device.  Plans that hold on the way there are kept.  With the first one of copies that stand anywhere, where
-    that is much faster: ports are too slow for maps of all copies then.
+    that is much faster, as ports are too slow for maps of all copies then, or the only one at the first level.
 
     None without such copies, on one device, or where there is no such placement.  Raises `Ended` at the deadline, or
     `GoalReached`."""
@@ -36,11 +39,18 @@ def begun_together(ladder: Ladder) -> Start | None:
     if not alike or len(problem.devices) == 1 or problem.search.solver is Solver.LITERAL:
         return None
     best = replace(searcher.best, keep=lambda planned: searcher.best.take(_without_bound(planned)))
-    coupled = Ladder(searcher.with_copies_together(alike, best))
+    coupled = Ladder(searcher.with_copies_together(alike, best, patient=False))
     try:
-        first = coupled.begun()
-        apart = _faster_apart(searcher, first)
-        if apart is not None:
+        try:
+            first = coupled.begun()
+        except NoRoomError:
+            apart = _apart(searcher, [problem.first_cycles(least_cycles(problem), SLOW_RATIO)])
+            if apart is not None or not problem.patient:
+                return apart
+            coupled = Ladder(searcher.with_copies_together(alike, best, patient=True))
+            first = coupled.begun()
+        apart = _apart(searcher, first.levels)
+        if apart is not None and apart.plan.cycles_per_frame * APART_RATIO < first.plan.cycles_per_frame:
             return apart
         found = coupled.climb(Start(first.plan, first.levels))
     except Ended:
@@ -53,19 +63,16 @@ def begun_together(ladder: Ladder) -> Start | None:
     return Start(_unbounded(found.plan), found.levels)
 
 
-def _faster_apart(searcher: Searcher, together: Found) -> Start | None:
-    """A placement at the levels of one with copies together that is much faster without that; None if there is none.
+def _apart(searcher: Searcher, levels: Sequence[int]) -> Start | None:
+    """A placement at these levels with copies anywhere; None if none is found.
 
     Raises `Ended` at the deadline."""
     try:
-        plan = searcher.find(together.levels, searcher.quick)
+        return Start(searcher.find(levels, searcher.quick), tuple(levels))
     except Ended:
         raise
-    except (InfeasibleError, OutOfTimeError):
+    except (InfeasibleError, OutOfTimeError, FoldingError):
         return None
-    return (
-        Start(plan, together.levels) if plan.cycles_per_frame * APART_RATIO < together.plan.cycles_per_frame else None
-    )
 
 
 def _without_bound(planned: Planned) -> Planned:

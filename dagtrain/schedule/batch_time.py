@@ -203,8 +203,7 @@ class BatchClock:
                 self.users[edge].append(number)
         self.ways, self.order = ways, order
         hops = {edge: way.hop for edge, way in ways.items() if way.hop}
-        frame_cycles = math.ceil(slowest_engine(graph, periods))
-        self.network = Network(hops, frame_cycles, turns=order is Order.TURNS)
+        self.network = Network(hops, math.ceil(own_cycles(graph, periods)), turns=order is Order.TURNS)
         # node -> (frames that it may be ahead of who reads behind it, cycles until it knows of room there, who that
         # is, on which edge), where a node may run ahead of older frames
         self.rooms: list[list[tuple[float, float, int, str]]] = [[] for _ in self.steps]
@@ -556,9 +555,18 @@ def _computing_ways(graph: Graph, ways: Mapping[str, Way]) -> Mapping[str, Way]:
 
 def slowest_engine(graph: Graph, periods: Mapping[str, Fraction] = ONE_CLOCK) -> float:
     """Cycles a frame; of one of several copies, a frame of all."""
-    return max(
-        node.layer.cycles_per_frame * float(graph.busy(node.name) * periods.get(node.name, 1)) for node in graph.nodes
-    )
+    return _slowest(graph, periods)[0]
+
+
+def own_cycles(graph: Graph, periods: Mapping[str, Fraction] = ONE_CLOCK) -> float:
+    """Cycles that the slowest engine takes for a frame; of one of several copies, a frame that it gets."""
+    return -_slowest(graph, periods)[1]
+
+
+def _slowest(graph: Graph, periods: Mapping[str, Fraction]) -> tuple[float, float]:
+    """Cycles a frame of the slowest engine, and, less than 0, those that it takes for one: the fewest of equal ones."""
+    engines = ((node.layer.cycles_per_frame * periods.get(node.name, 1), graph.busy(node.name)) for node in graph.nodes)
+    return max((float(cycles * busy), -float(cycles)) for cycles, busy in engines)
 
 
 def edge_ways(

@@ -187,15 +187,16 @@ def _serve(
     used."""
     count = len(words)
     came = np.empty(count)
-    again = np.zeros(len(lengths))
+    # words that were given back and have had no turn yet, by stream, and of all
+    again, waiting = np.zeros(len(lengths)), 0.0
     way = ways[stream, : lengths[stream]]
     come, gone = 0.0, 0.0
     at, coming, going = 0, 0, 0
     bin = max(0, int((cycles[0] - words[0]) // width) - first)
     last, alone = bin, len(lengths) == 1
-    while going < count or (not alone and again.sum() > EXACT):
-        if not alone and again.max() > 0.0 and _serve_again(used[bin], ways, lengths, beside, sides, room, again):
-            last = max(last, bin)
+    while going < count or waiting > EXACT:
+        if waiting > 0.0 and _serve_again(used[bin], ways, lengths, beside, sides, room, again):
+            last, waiting = max(last, bin), again.sum()
         if going == count:
             bin += 1
             continue
@@ -218,7 +219,8 @@ def _serve(
         elif now > gone:
             passed = max(0.0, min(_sure(used[bin], way, beside, room), now - gone))
             if passed > 0.0:
-                _take(used[bin], way, passed, beside, sides, room, again)
+                if _take(used[bin], way, passed, beside, sides, room, again):
+                    waiting = again.sum()
                 last = max(last, bin)
         while coming < count and now >= words[coming] - NO_WORD:
             came[coming] = begin + min(1.0, max(0.0, (words[coming] - come) / max(now - come, NO_WORD))) * width
@@ -245,13 +247,13 @@ def _sure(used: FloatArray, way: IntArray, beside: IntArray, room: float) -> flo
 @njit(cache=True)
 def _take(
     used: FloatArray, way: IntArray, words: float, beside: IntArray, sides: IntArray, room: float, again: FloatArray
-) -> None:
+) -> bool:
     """A stream has words more in a bin; others that have more than they are sure of give theirs back: ``again``, by
-    stream."""
+    stream; whether any do."""
     for node in way:
         used[node] += words
     if used[way[0]] <= room + EXACT:
-        return
+        return False
     for node in way[1:]:
         other = beside[node]
         over = min(used[other] - room / 2, used[node] + used[other] - room)
@@ -260,6 +262,7 @@ def _take(
         room = max(room - used[other], room / 2)
     for node in way[-2::-1]:
         used[node] = used[sides[node, 0]] + used[sides[node, 1]]
+    return True
 
 
 @njit(cache=True)

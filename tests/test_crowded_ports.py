@@ -1,0 +1,124 @@
+"""Placements whose network ports are fuller than they were reckoned with: another is looked for that knows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dagtrain.flow.import_step import load_training_graph
+from dagtrain.planning.planner import Planner
+from dagtrain.planning.realise import Realiser
+from dagtrain.planning.results import Found, Planned
+from dagtrain.planning.searcher import Searcher
+from dagtrain.progress import Silent
+from hdl.costs.estimate import Estimator
+from hdl.errors import InfeasibleError
+from placement.problem.cluster import read_cluster
+from placement.problem.instance import Instance, Link
+from placement.problem.plan import Binding, Plan
+from placement.search.search import SearchOptions
+from tests.flow_support import CLUSTER, new_case, quick_costs, with_few_dsp
+
+LEVEL = 500
+
+
+@dataclass
+class Case:
+    searcher: Searcher
+    found: Found
+
+    @property
+    def realiser(self) -> Realiser:
+        return Realiser(self.searcher)
+
+
+@pytest.fixture
+def case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Case:
+    quick_costs(monkeypatch)
+    made = new_case(tmp_path, with_few_dsp(0.003, CLUSTER))
+    assert made.step("import").code == 0
+    graph, cluster = load_training_graph(made.workspace), read_cluster(made.cluster)
+    # something crosses
+    layers = [node.name for node in graph.nodes if not node.layer.pinned_to_host]
+    pins = {name: ("head", "worker")[number % 2] for number, name in enumerate(layers)}
+    searcher = Planner(graph, cluster, Estimator(), SearchOptions(), pins, Silent()).searcher
+    return Case(searcher, Found(searcher.find([LEVEL], searcher.quick), (LEVEL,)))
+
+
+def credits_of(links: tuple[Link, ...] | list[Link]) -> dict[tuple[str, str, Any], Any]:
+    return {(link.source, link.target, link.kind): link.credit_bits_per_frame for link in links}
+
+
+def test_links_are_reckoned_with_the_credits_that_a_placement_was_found_to_have(case: Case) -> None:
+    plan = case.found.plan
+    planned = case.realiser.holding(plan, plan)
+    assert planned is not None
+    ported = case.searcher.prices.ported
+    assert ported is not None
+    there, before = credits_of(planned.instance.links), credits_of(ported)
+    reckoned = credits_of(case.realiser._links(plan))
+    crossing = {name for name, bits in there.items() if bits}
+    more = {name for name in crossing if there[name] > before[name]}
+    assert more, "all credits were known before"
+    assert crossing != before.keys(), "all cross"
+    assert all(
+        reckoned[name] == (max(there[name], bits) if name in crossing else bits) for name, bits in before.items()
+    )
+
+
+@pytest.mark.parametrize(
+    ("slower", "binds", "more"),
+    [
+        pytest.param((101, 100), "links", True, id="ports"),
+        pytest.param((101, 100), "granularity", False, id="something else"),
+        pytest.param((1004, 1000), "links", False, id="hardly slower"),
+    ],
+)
+def test_others_are_looked_for_once_where_ports_make_a_placement_slower(
+    slower: tuple[int, int], binds: str, more: bool, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = replace(case.found.plan, cycles_per_frame=100_000)
+    shares, searched = list[Any](), list[Instance]()
+    planned = case.realiser.holding(case.found.plan, case.found.plan)
+    assert planned is not None
+    by, of = slower
+    held = replace(
+        planned,
+        plan=replace(planned.plan, cycles_per_frame=100_000 * by // of, binding=(Binding(kind=binds, reason=""),)),
+    )
+    reserve = Realiser.with_reserve
+
+    def reserving(realiser: Realiser, _: Plan, levels: Any, share: Any, missed: Any) -> Plan | None:
+        shares.append(share)
+        # as slow as before
+        return reserve(realiser, case.found.plan, levels, share, missed) and plan
+
+    def search(_: Searcher, instance: Instance, *__: Any, **___: Any) -> Plan:
+        searched.append(instance)
+        return case.found.plan
+
+    monkeypatch.setattr(Realiser, "holding", lambda *_: held)
+    monkeypatch.setattr(Realiser, "with_reserve", reserving)
+    monkeypatch.setattr(Searcher, "search", search)
+    assert case.realiser.with_links(Found(plan, case.found.levels)) == held
+    assert shares == ([0] if more else [])
+    wanted = credits_of(case.realiser._links(case.found.plan))
+    assert [credits_of(instance.links) for instance in searched] == ([wanted] if more else [])
+
+
+def test_without_another_placement_the_first_one_stays(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = case.found.plan
+    planned = case.realiser.holding(plan, plan)
+    assert planned is not None
+    slow = replace(planned.plan, cycles_per_frame=2 * plan.cycles_per_frame)
+
+    def search(*_: Any, **__: Any) -> Plan:
+        raise InfeasibleError("no room")
+
+    monkeypatch.setattr(Realiser, "holding", lambda *_: replace(planned, plan=slow))
+    monkeypatch.setattr(Searcher, "search", search)
+    found: Planned = case.realiser.with_links(case.found)
+    assert found.plan == slow
