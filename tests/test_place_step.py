@@ -24,6 +24,7 @@ from dagtrain.flow.place_options import PlaceOptions
 from dagtrain.flow.placed import load_placed_graph, load_plan, load_plan_cluster
 from dagtrain.flow.workspace import Workspace
 from dagtrain.passes.fold import fold_graph, weight_groups
+from dagtrain.planning import planner
 from dagtrain.planning.choices import Pace, chosen_graph, plan_choices, plan_pace
 from dagtrain.planning.ladder import Ladder, NoRoomError
 from dagtrain.planning.planner import Planner
@@ -334,6 +335,58 @@ def _ended_early(case: Case, monkeypatch: pytest.MonkeyPatch, *options: str) -> 
     with monkeypatch.context() as patch:
         patch.setattr(Ladder, "better", end)
         return _plan(case, *options)
+
+
+def test_going_on_with_a_goal_that_the_earlier_plan_reached_looks_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick_costs(monkeypatch)
+    case = new_case(tmp_path / "case")
+    assert case.step("import").code == 0
+    early = _ended_early(case, monkeypatch)
+
+    def never(*_: object, **__: object) -> Any:
+        raise AssertionError("a placement is looked for, or priced")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ladder, "better", never)
+        patch.setattr(Realiser, "with_links", never)
+        # training may be faster all the same
+        for name in ("try_whole_layers", "try_without_rests"):
+            patch.setattr(planner, name, lambda *_: None)
+        patch.setattr(planner, "on_fewer_devices", lambda *_: ())
+        later = _plan(case, "--gap", "0.97")
+    assert later["items"] == early["items"]
+    # proven now
+    assert 1 < later["any_bound_cycles_per_frame"] <= later["cycles_per_frame"]
+
+
+def test_going_on_prices_a_placement_again_only_if_the_earlier_plan_is_slower_than_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick_costs(monkeypatch)
+    case = new_case(tmp_path / "case")
+    assert case.step("import").code == 0
+    _ended_early(case, monkeypatch)
+    resumed, priced = Ladder.resumed, list[bool]()
+
+    def watched(ladder: Ladder, start: Start | None) -> Found | None:
+        best, found = ladder.searcher.best, None
+        planned = best.planned
+        assert start is not None
+        assert planned is not None
+        for slower in (1, 0):
+            plan = replace(planned.plan, cycles_per_frame=start.plan.cycles_per_frame + slower)
+            best.planned = replace(planned, plan=plan)
+            found = resumed(ladder, start)
+            assert found is not None
+            priced.append(found.plan is ladder.priced)
+        best.planned = planned
+        raise Ended("interrupted")
+
+    monkeypatch.setattr(Ladder, "resumed", watched)
+    assert case.step("place").code == 0
+    assert priced == [False, True]
 
 
 @pytest.mark.parametrize(("batch", "staleness", "factor"), [(32, 32, 2), (4, 0, 64)])

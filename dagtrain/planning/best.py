@@ -66,6 +66,15 @@ class Best:
             if self.reached(planned.plan):
                 raise GoalReached("the plan is within the gap of the bound of all foldings")
 
+    def go_on(self, bounded: Callable[[Plan], Plan]) -> None:
+        """Hold the plan of an earlier search, if there is one, against the bound of all foldings.
+
+        Raises `GoalReached` if no faster pace is wanted."""
+        if self.planned is not None:
+            self.planned = replace(self.planned, plan=bounded(self.planned.plan))
+            if self.reached(self.planned.plan):
+                raise GoalReached("the plan is within the gap of the bound of all foldings")
+
     def conclude(self, finished: bool) -> None:
         """Note whether the search of the plan went to its end."""
         searched = replace(self.searched, finished=finished)

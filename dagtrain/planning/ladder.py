@@ -112,18 +112,22 @@ class Ladder:
     # ---- the first placement
 
     def resumed(self, start: Start | None) -> Found | None:
-        """Where an earlier search of the same problem ended; None if there is none."""
+        """Where an earlier search of the same problem ended; None if there is none.
+
+        Raises `GoalReached` where its plan is as good as the user wants it now."""
         if start is None:
             return None
         instance = self.searcher.prices.instance(start.levels, self.searcher.time.looking)
         problems = violations(instance, start.plan)
         if problems:
-            fps = rate_text(start.plan.throughput_fps)
-            self.searcher.warn(
-                f"warning: the search starts over, its earlier plan of {fps} frames/s is not valid any more: "
-                f"{problems[0]}"
-            )
+            earlier = f"its earlier plan of {rate_text(start.plan.throughput_fps)} frames/s"
+            self.searcher.warn(f"warning: the search starts over, {earlier} is not valid any more: {problems[0]}")
             return None
+        best, time = self.searcher.best, self.searcher.time
+        best.go_on(lambda plan: self.searcher.any_bound.of(plan, time.looking, self.searcher.warn))
+        if best.cycles_per_frame is not None and best.cycles_per_frame <= start.plan.cycles_per_frame:
+            # the plan of the earlier search, which is as fast as what that found
+            self.priced = start.plan
         return Found(start.plan, start.levels)
 
     def begun(self) -> Found:
