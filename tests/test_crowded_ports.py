@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from dagtrain.flow.import_step import load_training_graph
+from dagtrain.planning.best import Best
+from dagtrain.planning.ladder import Ladder
 from dagtrain.planning.planner import Planner
 from dagtrain.planning.realise import Realiser
 from dagtrain.planning.results import Found, Planned
@@ -122,3 +124,57 @@ def test_without_another_placement_the_first_one_stays(case: Case, monkeypatch: 
     monkeypatch.setattr(Searcher, "search", search)
     found: Planned = case.realiser.with_links(case.found)
     assert found.plan == slow
+
+
+@pytest.mark.parametrize(("ahead", "tried"), [(100, 0), (104, 2), (None, 8)])
+def test_slower_levels_are_tried_as_far_as_they_are_faster_than_the_plan_there_is(
+    ahead: int | None, tried: int, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = replace(case.found, plan=replace(case.found.plan, cycles_per_frame=100_000), levels=(LEVEL,))
+    planned = case.realiser.holding(case.found.plan, case.found.plan)
+    assert planned is not None
+    there = replace(planned.plan, cycles_per_frame=1000 * ahead) if ahead else None
+    best = Best(planned=replace(planned, plan=there) if there else None)
+    priced: list[int] = []
+
+    def fixed(_: Realiser, __: object, folds: dict[str, int], *___: object, **____: object) -> Planned:
+        priced.append(max(folds.values()))
+        raise InfeasibleError("no room for ports")
+
+    monkeypatch.setattr(Realiser, "fixed", fixed)
+    monkeypatch.setattr(Realiser, "with_reserve", lambda *_: None)
+    with pytest.raises(InfeasibleError, match="faster than the best plan's" if there else "no room for ports"):
+        Realiser(replace(case.searcher, best=best)).with_links(found)
+    # as it was found, then slower ones; the last one of all again, to tell why
+    slow = priced[1 : 1 + tried]
+    assert slow == sorted({*slow})
+    assert len(priced) == 1 + tried + (not there)
+    assert there is None or all(cycles < there.cycles_per_frame for cycles in slow)
+    assert not slow or slow[0] == 100_000
+
+
+def test_a_last_placement_that_does_not_hold_ends_a_climb_with_the_plan_there_is(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ladder = Ladder(case.searcher)
+    ladder.hold(case.found)
+    before = case.searcher.best.planned
+    assert before is not None
+
+    def with_links(*_: object) -> Planned:
+        raise InfeasibleError("no room")
+
+    monkeypatch.setattr(Realiser, "with_links", with_links)
+    proven = before.plan.cycles_per_frame
+    case.searcher.best.planned = replace(before, plan=replace(before.plan, bound_cycles_per_frame=1))
+    slow = replace(case.found.plan, bound_cycles_per_frame=proven, bound_basis="of this search")
+    searched = ladder.hold_last(case.searcher, replace(case.found, plan=slow))
+    after = case.searcher.best.planned
+    assert after is not None
+    assert after.searched is searched
+    assert after.plan.items == before.plan.items
+    assert (after.plan.bound_cycles_per_frame, after.plan.bound_basis) == (proven, "of this search")
+    # without one there is no end
+    empty = Ladder(replace(case.searcher, best=Best()))
+    with pytest.raises(InfeasibleError, match="no room"):
+        empty.hold_last(empty.searcher, case.found)

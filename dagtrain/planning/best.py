@@ -58,13 +58,19 @@ class Best:
         best = self.planned
         if best is None or planned.plan.training_cycles <= best.plan.training_cycles:
             self.planned = planned
-        elif {item.item for item in planned.plan.items} == {item.item for item in best.plan.items}:
-            self.planned = replace(best, plan=with_bound(best.plan, planned.plan), searched=planned.searched)
+        else:
+            self.learn(planned.plan, planned.searched)
         is_faster = best is None or planned.plan.training_cycles < best.plan.training_cycles
         if is_faster and self.fast_enough(planned.plan):
             self.keep(planned)
             if self.reached(planned.plan):
                 raise GoalReached("the plan is within the gap of the bound of all foldings")
+
+    def learn(self, plan: Plan, searched: Searched | None) -> None:
+        """Note what a search that brought nothing faster proved, if its plan is of the same nodes."""
+        best = self.planned
+        if best is not None and {item.item for item in plan.items} == {item.item for item in best.plan.items}:
+            self.planned = replace(best, plan=with_bound(best.plan, plan), searched=searched)
 
     def go_on(self, bounded: Callable[[Plan], Plan]) -> None:
         """Hold the plan of an earlier search, if there is one, against the bound of all foldings.

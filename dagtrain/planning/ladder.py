@@ -117,16 +117,14 @@ class Ladder:
         Raises `GoalReached` where its plan is as good as the user wants it now."""
         if start is None:
             return None
-        instance = self.searcher.prices.instance(start.levels, self.searcher.time.looking)
-        problems = violations(instance, start.plan)
+        problems = violations(self.searcher.prices.instance(start.levels, self.searcher.time.looking), start.plan)
         if problems:
             earlier = f"its earlier plan of {rate_text(start.plan.throughput_fps)} frames/s"
             self.searcher.warn(f"warning: the search starts over, {earlier} is not valid any more: {problems[0]}")
             return None
-        best, time = self.searcher.best, self.searcher.time
-        best.go_on(lambda plan: self.searcher.any_bound.of(plan, time.looking, self.searcher.warn))
+        best = self.searcher.best
+        best.go_on(self.searcher.bounded)
         if best.cycles_per_frame is not None and best.cycles_per_frame <= start.plan.cycles_per_frame:
-            # the plan of the earlier search, which is as fast as what that found
             self.priced = start.plan
         return Found(start.plan, start.levels)
 
@@ -247,8 +245,7 @@ class Ladder:
         multipliers, else evenly spaced above the bound at the levels priced."""
         low, high = best.any_bound_cycles_per_frame, best.cycles_per_frame
         below = max((level for level in levels if level < high), default=0)
-        foldings = self.searcher.any_bound.foldings
-        steps = foldings.steps(max(low, below + 1), round(high / LEAST_RATIO), count)
+        steps = self.searcher.any_bound.foldings.steps(max(low, below + 1), round(high / LEAST_RATIO), count)
         return steps or between(best.bound_cycles_per_frame, high, count, levels)
 
     # ---- what is found
@@ -283,10 +280,14 @@ class Ladder:
         """The end of the climb: keep the last placement, which ``searcher`` found, at slower levels if it must be; the
         search behind it.
 
-        Raises `InfeasibleError` where it holds at none."""
-        planned, self.priced = Realiser(searcher).with_links(found), found.plan
-        searched = searcher.searched(found)
-        self.searcher.best.take(replace(planned, searched=searched))
+        Raises `InfeasibleError` where it holds at none, and there is no plan."""
+        best, searched, self.priced = self.searcher.best, searcher.searched(found), found.plan
+        try:
+            best.take(replace(Realiser(searcher).with_links(found), searched=searched))
+        except (InfeasibleError, FoldingError):
+            if best.planned is None:
+                raise
+            best.learn(found.plan, searched)
         return searched
 
     def close(self) -> None:

@@ -93,11 +93,16 @@ class Realiser:
                 return None
 
     def at_slower_levels(self, plan: Plan, found: Found) -> Planned:
-        """The placement of a plan with all nodes folded for the fastest level at which it holds."""
+        """The placement of a plan with all nodes folded for the fastest level at which it holds, if that is faster than
+        the best plan there is.
+
+        Raises `InfeasibleError` where there is none."""
         places, homes = places_of(plan), memory_homes(plan_choices(plan))
         graph = self.searcher.problem.graph
-        last: Mapping[str, int] | None = None
+        last, known = None, self.searcher.best.cycles_per_frame
         for cycles in slower(plan.cycles_per_frame, found.levels):
+            if known is not None and cycles >= known:
+                raise InfeasibleError(f"{graph.name}: the placement found holds at no pace faster than the best plan's")
             folds = folds_at(self.searcher.problem.cluster, cycles, places, graph.by_name)
             try:
                 return with_binding(self.fixed(places, folds, homes, found.plan, explain=False), plan)

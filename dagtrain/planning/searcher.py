@@ -160,6 +160,10 @@ class Searcher:
         if not bounded or (first and len(self.problem.graph.nodes) > QUICK_NODES):
             # the first plan does not wait for it
             return with_any_bound(plan, Bound(1, "nothing runs in less than one cycle"))
+        return self.bounded(plan)
+
+    def bounded(self, plan: Plan) -> Plan:
+        """A plan held against the bound of all foldings.  Raises `Ended` at the deadline."""
         return self.any_bound.of(plan, self.time.deadline, self.warn)
 
     def searched(self, found: Found) -> Searched:
