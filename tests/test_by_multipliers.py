@@ -35,6 +35,7 @@ def small_net(staleness: int = BATCH) -> Graph:
     return build.classify(build.gemm(x, 4, bias=False))
 
 
+@pytest.mark.slow
 def test_all_engines_stand_on_their_boards_and_the_pace_is_that_of_the_slowest() -> None:
     training = differentiate(small_net())
     chosen = fastest(training, 4, SMALL)

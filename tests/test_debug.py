@@ -185,6 +185,7 @@ def values_of_all(path: Path, *names: tuple[str, ...]) -> list[dict[int, float]]
     return list(found.values())
 
 
+@pytest.mark.slow
 def test_waveforms_of_both_kinds_hold_what_the_emulator_makes_while_frames_pass(case: Case) -> None:
     chosen = ("--batches", 1, "--no-efficiency", "--wave-nodes", "[cr]_node", "--wave-frames", "2", "--wave-inside")
     assert document(case, "cosim", "--waves", "vcd", *chosen)["equal"]

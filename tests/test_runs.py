@@ -179,6 +179,7 @@ def dask_on_this_machine(
             process.wait()
 
 
+@pytest.mark.slow
 def test_killing_a_worker_of_a_real_scheduler_in_mid_run_loses_nothing(tmp_path: Path) -> None:
     with dask_on_this_machine(tmp_path, 2) as (address, workers):
         outcomes = DaskRunner(address, None, run_jobs.program).outcomes(jobs(run_jobs.noted, range(5), tmp_path, 1.0))

@@ -284,6 +284,7 @@ def _blown_up(_: Situation, _node: Any, offer: Any) -> Any:
 BAD = Lever("bad", "ten times the registers", _blown_up)
 
 
+@pytest.mark.slow
 def test_levers_help_together_and_none_makes_it_worse() -> None:
     outlook = _outlook()
     assert _worse(outlook) == []
