@@ -63,8 +63,7 @@ class Best:
         is_faster = best is None or planned.plan.training_cycles < best.plan.training_cycles
         if is_faster and self.fast_enough(planned.plan):
             self.keep(planned)
-            if self.reached(planned.plan):
-                raise GoalReached("the plan is within the gap of the bound of all foldings")
+            self._check_goal(planned.plan)
 
     def learn(self, plan: Plan, searched: Searched | None) -> None:
         """Note what a search that brought nothing faster proved, if its plan is of the same nodes."""
@@ -78,8 +77,11 @@ class Best:
         Raises `GoalReached` if no faster pace is wanted."""
         if self.planned is not None:
             self.planned = replace(self.planned, plan=bounded(self.planned.plan))
-            if self.reached(self.planned.plan):
-                raise GoalReached("the plan is within the gap of the bound of all foldings")
+            self._check_goal(self.planned.plan)
+
+    def _check_goal(self, plan: Plan) -> None:
+        if self.reached(plan):
+            raise GoalReached("the plan is within the gap of the bound of all foldings")
 
     def conclude(self, finished: bool) -> None:
         """Note whether the search of the plan went to its end."""

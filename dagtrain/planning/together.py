@@ -10,6 +10,7 @@ first level, and copies apart have, theirs is the beginning: layers of all copie
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from dagtrain.graph.ir import Graph
@@ -44,9 +45,13 @@ def begun_together(ladder: Ladder) -> Start | None:
         try:
             first = coupled.begun()
         except NoRoomError:
-            apart = _apart(searcher, [problem.first_cycles(least_cycles(problem), SLOW_RATIO)])
-            if apart is not None or not problem.patient:
-                return apart
+            # at the level that copies together had none at, which is slower where layers can't be folded for the first
+            hasty = replace(searcher, problem=replace(problem, patient=False))
+            with suppress(NoRoomError):
+                found = Ladder(hasty).first(problem.first_cycles(least_cycles(problem), SLOW_RATIO))
+                return Start(found.plan, found.levels)
+            if not problem.patient:
+                return None
             coupled = Ladder(searcher.with_copies_together(alike, best, patient=True))
             first = coupled.begun()
         apart = _apart(searcher, first.levels)
@@ -71,7 +76,7 @@ def _apart(searcher: Searcher, levels: Sequence[int]) -> Start | None:
         return Start(searcher.find(levels, searcher.quick), tuple(levels))
     except Ended:
         raise
-    except (InfeasibleError, OutOfTimeError, FoldingError):
+    except (InfeasibleError, OutOfTimeError):
         return None
 
 
