@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from tests import run_jobs
 ROOT = Path(__file__).parent.parent
 # until workers of Dask are there or a job has begun
 PATIENCE_SECONDS = 120
+# that Dask takes where nobody says otherwise
+DASK_HTTP_PORT = 8787
 
 
 def jobs(work: Any, numbers: Sequence[int], *words: Any) -> list[Job[Any]]:
@@ -139,6 +142,15 @@ def test_dask_does_all_jobs_with_what_they_share_and_refuses_some() -> None:
     assert {name: outcome.value for name, outcome in found.items()} == {
         f"total {number}": 499500 + number for number in range(3)
     }
+
+
+def test_two_clusters_made_for_the_occasion_go_on_one_machine() -> None:
+    with ExitStack() as stack:
+        with suppress(OSError):  # another program has it already: as good
+            stack.enter_context(socket.create_server(("", DASK_HTTP_PORT)))
+        assert results(
+            runner_of(RunnerOptions(runner="dask", workers=1), run_jobs.program), jobs(run_jobs.square, [3])
+        ) == {"job 3": 9}
 
 
 def test_a_job_that_imports_in_vain_is_no_other_version() -> None:

@@ -28,6 +28,9 @@ from hdl.errors import DagtrainError
 
 # until a scheduler answers
 CONNECT_SECONDS = 10
+# of a cluster made for the occasion, which has an HTTP server even without a dashboard: any free port, so that two
+# such clusters go on one machine
+HTTP_ADDRESS = "127.0.0.1:0"
 # what a job and its words may take without a warning
 LARGE = "distributed.admin.large-graph-warning-threshold"
 
@@ -66,7 +69,8 @@ class DaskRunner:
             distributed.LocalCluster(
                 n_workers=min(jobs, self.workers or len(os.sched_getaffinity(0))),
                 threads_per_worker=1,
-                dashboard_address=None,
+                dashboard_address=HTTP_ADDRESS,
+                scheduler_kwargs={"dashboard": False},
                 silence_logs=logging.CRITICAL,
             )
         )
