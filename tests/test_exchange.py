@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 from types import ModuleType
 
@@ -45,6 +46,8 @@ from tests.test_copies import SETS, check_circuits, copy_of, net, of_one, same, 
 CHAIN = Exchanging(Collective.CHAIN)
 CODED = Exchanging(Collective.CHAIN, (4, 7, Cut.STOCHASTIC))
 FED_BACK = replace(CODED, feedback=True)
+CENTRAL = replace(CODED, collective=Collective.CENTRAL)
+CENTRAL_FED_BACK = replace(CENTRAL, feedback=True)
 RING, CODED_RING = (replace(way, collective=Collective.RING) for way in (CHAIN, CODED))
 SHAPE = (3, 5)
 
@@ -115,6 +118,47 @@ def test_hops_of_a_codec_are_those_of_its_golden_model(
             assert all(map(np.array_equal, kept, whole.residuals))
             taken |= any(residual.any() for residual in kept)
     assert taken == feedback
+
+
+@pytest.mark.parametrize("feedback", [False, True], ids=["as it is", "with feedback"])
+@pytest.mark.parametrize("name", quick(1, ["a convolution", "two of all", "three of all", "unlike numbers"]))
+def test_what_is_sent_coded_to_one_place_is_that_of_its_golden_model(name: str, feedback: bool) -> None:
+    """Gradients of all parameters over some batches: each copy's own sum is rounded and coded, what is decoded is added
+    as integers and saturated once."""
+    graph = chained(name, replace(CENTRAL, feedback=feedback))
+    codec = IntegerCodec(4, cut=Cut.STOCHASTIC)
+    hops = {
+        edge: [node.layer for node in found if isinstance(node.layer, Exchange)]
+        for edge, found in exchanges(graph).items()
+    }
+    assert hops
+    models = {edge: collective.AllReduce(Collective.CENTRAL, codec, feedback) for edge in hops}
+    executor = Executor(graph)
+    for batch in range(3):
+        seen: dict[str, IntArray] = {}
+        executor.step(synthetic_feeds(graph, 5, 50 + batch), seen.__setitem__)
+        for edge, layers in hops.items():
+            own = [seen[f"{edge}.own{COPY}{layer.copy}"] for layer in layers]
+            rounded = [
+                requantise_by_element(sums, layer.fraction_bits, layer.g_fixed, batch, layer.key("copy"))
+                for sums, layer in zip(own, layers, strict=True)
+            ]
+
+            def noise(copy: int, first: int, end: int, batch: int = batch, layers: list[Exchange] = layers) -> IntArray:
+                return high_half(hash32(np.arange(first, end), batch, layers[copy].key("hop")))
+
+            assert np.array_equal(seen[edge], models[edge].run(rounded, noise)), edge
+    assert any(residual.any() for model in models.values() for residual in model.residuals) == feedback
+
+
+def test_sums_in_one_place_are_saturated_once() -> None:
+    """So they don't depend on whose gradient comes first."""
+    most, least = (1 << 15) - 1, -(1 << 15)
+    gradients = [np.array([most, least, most, 0]), np.array([most, least, 1, 0]), np.array([least, most, 0, -1])]
+    for order in permutations(gradients):
+        assert collective.AllReduce(Collective.CENTRAL).run(order).tolist() == [most - 1, least, most, -1]
+        coded = collective.AllReduce(Collective.CENTRAL, IntegerCodec(1)).run(order)
+        assert coded.tolist() == [most - 1, least, most, 0]
 
 
 def exchanges(graph: Graph) -> dict[str, list[Node]]:
@@ -244,10 +288,12 @@ def test_a_chain_is_kept_in_files(tmp_path: Path) -> None:
         ("a convolution", CHAIN),
         ("a convolution", CODED),
         ("a convolution", FED_BACK),
+        ("a convolution", CENTRAL_FED_BACK),
         ("three of all", CHAIN),
+        ("three of all", CENTRAL),
         ("three of all", CODED_RING),
     ],
-    ids=["exact", "coded", "with feedback", "three exact", "ring of three"],
+    ids=["exact", "coded", "with feedback", "to one place", "three exact", "three to one place", "ring of three"],
 )
 def test_circuits_of_a_chain_on_slow_links_train_to_the_bits_of_the_emulator(
     name: str, way: Exchanging, tmp_path: Path
@@ -360,6 +406,8 @@ def test_sums_of_no_copy_and_codecs_of_other_widths_are_refused() -> None:
         Exchange(shape=(4,), codec=IntegerCodec(2, width=12))
     with pytest.raises(ShapeError, match=r"feedback of what no codec takes; take one that drops bits, or no feedback"):
         Exchange(shape=(4,), codec=IntegerCodec(0), feedback=True)
+    with pytest.raises(ShapeError, match=r"exact sums that are added in one place need no exchange; add them as they"):
+        Exchange(shape=(4,), gathered=True)
     with pytest.raises(ShapeError, match="more than 62"):
         Exchange(shape=(4,), copy=1, widths=(62, 62))
 
@@ -368,7 +416,6 @@ def test_sums_of_no_copy_and_codecs_of_other_widths_are_refused() -> None:
     ("way", "compress", "message"),
     [
         ("star", "none", "--exchange 'star' is no way to exchange gradients; take central, chain or ring"),
-        ("central", "integer:5", "--compress is for gradients that go from copy to copy; give --exchange ring or"),
         ("chain", "float:5", "--compress 'float:5' is no codec; give none, or integer:DROP"),
         ("chain", "integer:-1", "--compress 'integer:-1' is no codec; give none, or integer:DROP"),
         ("chain", "integer:5:7:up", "--compress 'integer:5:7:up' is no codec; give none, or integer:DROP"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from dagtrain.graph.ir import Graph, Node, Role
@@ -98,6 +98,11 @@ class Exchanging:
         """Whether each copy has an update of its own."""
         return self.collective is not Collective.CENTRAL
 
+    @property
+    def exact(self) -> bool:
+        """Whether what copies sum goes to one place as it is."""
+        return not self.apart and self.codec is None
+
     def firsts(self, sizes: Mapping[str, tuple[int, int]]) -> dict[str, int]:
         """Edge of gradients -> the copy with which their sum begins: of a chain the first, of a ring that of their
         block.  Blocks are whole tensors, one a copy, as even as these let them be: the largest first, each to the block
@@ -115,10 +120,46 @@ class Exchanging:
         return found
 
     def nodes(self, node: Node, edge: str, rounded: GradientSum, widths: tuple[int, ...], first: int) -> Iterator[Node]:
-        """What makes ``<edge>@0``, … of ``<edge>.own@0``, …: hops from copy ``first`` on round all, and what hands the
-        sum round.
+        """What makes gradients of ``<edge>.own@0``, …: see `_handed_on` and `_gathered`.  Of sums that are not
+        `exact`.
 
-        ``rounded``: what would round the sum of one engine; ``widths``: bits of each copy's sums."""
+        ``rounded``: what would round the sum of one engine; ``widths``: bits of each copy's sums; ``first``: the copy
+        with which a sum that is handed on begins."""
+        if self.apart:
+            return self._handed_on(node, edge, rounded, widths, first)
+        return self._gathered(node, edge, rounded, widths)
+
+    def _gathered(self, node: Node, edge: str, rounded: GradientSum, widths: tuple[int, ...]) -> Iterator[Node]:
+        """What makes ``edge``: a code of each copy's sum, and what adds what is decoded of all."""
+        copies = range(len(widths))
+        for copy in copies:
+            inputs, outputs = {"g": named(f"{edge}.own", copy)}, {"g_out": named(f"{edge}.coded", copy)}
+            yield self._hop(node, edge, rounded, widths, copy, copy, inputs, outputs)
+        layer = replace(rounded, copies=len(widths), s_fixed=rounded.g_fixed, widths=(), wraps=False)
+        inputs = {f"s{copy}": named(f"{edge}.coded", copy) for copy in copies}
+        yield Node(f"{edge}.sum", layer, inputs, {"g": edge}, {}, Role.SUM, named(node.layer_of, 0), node.whole)
+
+    def _hop(
+        self, node: Node, edge: str, rounded: GradientSum, widths: Sequence[int], hop: int, copy: int,
+        inputs: Mapping[str, str], outputs: Mapping[str, str],
+    ) -> Node:  # fmt: skip
+        """``<edge>.exchange@<copy>``, the hop of that number; ``widths`` of all, in the order of hops."""
+        layer = Exchange.of(
+            rounded,
+            widths,
+            hop,
+            codec=self._codec(rounded),
+            ratio_percent=self.ratio_percent,
+            feedback=self.feedback,
+            gathered=not self.apart,
+        )
+        name, layer_of = named(f"{edge}.exchange", copy), named(node.layer_of, copy)
+        return Node(name, layer, inputs, outputs, {}, Role.SUM, layer_of, node.whole)
+
+    def _handed_on(
+        self, node: Node, edge: str, rounded: GradientSum, widths: tuple[int, ...], first: int
+    ) -> Iterator[Node]:
+        """What makes ``<edge>@0``, …: hops from copy ``first`` on round all, and what hands the sum round."""
         copies = len(widths)
         order = [(first + hop) % copies for hop in range(copies)]
         made = f"{edge}.sum"
@@ -128,16 +169,7 @@ class Exchanging:
                 inputs["ring_in"] = named(f"{edge}.ring", order[hop - 1])
             last = hop == copies - 1
             outputs = {"g_sum": made} if last else {"ring_out": named(f"{edge}.ring", copy)}
-            layer = Exchange.of(
-                rounded,
-                [widths[each] for each in order],
-                hop,
-                codec=self._codec(rounded),
-                ratio_percent=self.ratio_percent,
-                feedback=self.feedback,
-            )
-            name, layer_of = named(f"{edge}.exchange", copy), named(node.layer_of, copy)
-            yield Node(name, layer, inputs, outputs, {}, Role.SUM, layer_of, node.whole)
+            yield self._hop(node, edge, rounded, [widths[each] for each in order], hop, copy, inputs, outputs)
         yield from self._round(node, edge, rounded, [order[-1], *order[:-1]])
 
     def _round(self, node: Node, edge: str, rounded: GradientSum, order: Sequence[int]) -> Iterator[Node]:
@@ -184,10 +216,6 @@ def parse_exchange(exchange: str, compress: str) -> Exchanging:
             codec = found
         if not isinstance(further, Problem):
             percent, feedback = further
-        if exchange == Collective.CENTRAL.value:
-            problems.append(
-                Problem("--compress is for gradients that go from copy to copy", "give --exchange ring or chain, too")
-            )
     if problems:
         raise DagtrainError.listing("", problems)
     return Exchanging(Collective(exchange), codec, compress.startswith(BOUNDED), percent, feedback)

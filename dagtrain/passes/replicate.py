@@ -85,7 +85,8 @@ def replicate(
     2. What one node makes for the other passes from copy to copy where both have as many copies.  Elsewhere it is
        collected by ``<edge>.collect`` and dealt out by ``<edge>.deal<copies>``.
     3. Gradients become exact sums, which ``<edge>.sum`` adds and rounds.  Weights go to all copies.  Where ``exchange``
-       is a chain or a ring, they pass ``<edge>.exchange@0``, ``@1``, …, and there is an update for each copy.
+       has a codec each copy's sum passes ``<edge>.exchange@0``, ``@1``, … first.  Where it is a chain or a ring, sums
+       go from one of these to the next, and there is an update for each copy.
     4. Patterns pass over what the host's streams need: inputs, labels and losses.  One copy is the layer itself.
     5. Where statistics run from frame to frame and are taken ``together``, patterns pass over these layers, too.
        ``apart``, each copy begins with what is carried over, and goes on by its own frames.
@@ -301,7 +302,7 @@ class _Copying:
     def _made(self, node: Node, source: str, edge: str, copy: int) -> str:
         """The edge that a copy of a node makes: what is to be exchanged has another name than what becomes of it."""
         gradient = any(port.name == source for port in gradients(node.layer)) and not node.layer.works_per_batch
-        return named(f"{edge}.own" if gradient and self.exchange.apart else edge, copy)
+        return named(f"{edge}.own" if gradient and not self.exchange.exact else edge, copy)
 
     def _read(self, node: Node, sink: str, edge: str, copy: int, count: int) -> str:
         """The edge that a copy of a node reads in place of one."""
@@ -325,7 +326,7 @@ class _Copying:
 
     def _exchanged(self, node: Node, engines: Sequence[Node]) -> Iterator[Node]:
         """What makes gradients of those of a node's copies."""
-        if not self.exchange.apart:
+        if self.exchange.exact:
             yield from summed(node, engines)
             return
         for port in gradients(node.layer):

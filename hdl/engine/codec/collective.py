@@ -60,7 +60,7 @@ class AllReduce:
             raise ValueError(f"a codec of {self.codec.width} bits can't code sums of {self.width}; take one width")
 
     def run(self, gradients: Sequence[IntArray], noise: Noise | None = None) -> IntArray:
-        """What all copies decode: the sum of their gradients, in ``width`` bits, saturated wherever it is added to.
+        """What all copies decode: the sum of their gradients, in ``width`` bits, saturated wherever it is sent.
 
         Raises ValueError for gradients of unlike shapes."""
         shapes = {gradient.shape for gradient in gradients}
@@ -75,10 +75,10 @@ class AllReduce:
             for copy in order:
                 own = flat[copy][first:end]
                 if self.collective is Collective.CENTRAL:
-                    block = self._saturated(block + self._coded(copy, first, own, noise))
+                    block = block + self._coded(copy, first, own, noise)
                 else:
                     block = self._coded(copy, first, self._saturated(block + own), noise)
-            made[first:end] = block
+            made[first:end] = self._saturated(block)
         return made.reshape(gradients[0].shape)
 
     def _hops(self, copies: int, elements: int) -> list[tuple[list[int], int, int]]:

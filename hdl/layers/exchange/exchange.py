@@ -11,6 +11,12 @@ engine: so the bits are those of one pipeline, whoever summed what.  With one ea
 saturated, to what came, and hands on what is decoded of the code of that (`IntegerCodec`).  So all copies get the
 decoded form, the last one as well, and their weights stay equal.
 
+Where all copies send to one place (`Collective.CENTRAL`), each rounds and codes its own sum alone, and a `GradientSum`
+there adds what is decoded::
+
+    own sums ─▶ g Exchange@0 ─ g_out ─╮
+    own sums ─▶ g Exchange@1 ─ g_out ─┴─▶ GradientSum ─▶ one update
+
 No tensor is stored: an element leaves as soon as it came from the copy before and from the own engine.  With feedback
 each copy keeps what the codec took of each element, and adds it to the next batch's.
 """
@@ -67,7 +73,8 @@ DEPTH = 2
 @dataclass(frozen=True, kw_only=True)
 class Exchange(ParameterLayer):
     """Sinks ``g`` (own sum over frames of a batch, exact) and, but for the first copy, ``ring_in``; source
-    ``ring_out``, or of the last copy ``g_sum``; all once a batch in the tile's order.  One beat a cycle.
+    ``ring_out``, or of the last copy ``g_sum``; all once a batch in the tile's order.  One beat a cycle.  Of sums that
+    are ``gathered`` in one place: sink ``g``, source ``g_out``.
 
     ``tensor_id`` is that of the engine which would round all sums itself.
     Raises `ShapeError` for a copy that is none, sums that are too wide, or a codec of another width."""
@@ -85,6 +92,8 @@ class Exchange(ParameterLayer):
     codec: IntegerCodec | None = None
     # whether what that takes of an element is kept, and added to the next batch's
     feedback: bool = field(default=False, metadata=QUIET)
+    # whether what it makes is added in one place, to what all other copies make, instead of going from copy to copy
+    gathered: bool = field(default=False, metadata=QUIET)
     # bits of what is handed on, in percent of those of its words, that plans count on; 0: nobody said
     ratio_percent: int = field(default=0, metadata=QUIET)
     # whether links carry what it makes as it is, though a codec has left few bits of it
@@ -109,6 +118,10 @@ class Exchange(ParameterLayer):
         if self.feedback and (self.codec is None or not self.codec.drop):
             raise ShapeError(
                 f"{self.title}: feedback of what no codec takes", "take one that drops bits, or no feedback"
+            )
+        if self.gathered and self.codec is None:
+            raise ShapeError(
+                f"{self.title}: exact sums that are added in one place need no exchange", "add them as they are"
             )
         if self.residuals is not Home.ON_CHIP and not self.feedback:
             raise ShapeError(f"{self.title}: no residuals that could lie outside", "leave them on chip, or keep some")
@@ -140,7 +153,12 @@ class Exchange(ParameterLayer):
     @property
     def is_last(self) -> bool:
         """Whether it has the sum of all copies."""
-        return self.copy == self.copies - 1
+        return self.copy == self.copies - 1 and not self.gathered
+
+    @property
+    def adds(self) -> bool:
+        """Whether the copy before hands a sum on to it."""
+        return self.copy > 0 and not self.gathered
 
     @property
     def own(self) -> Fixed:
@@ -158,13 +176,14 @@ class Exchange(ParameterLayer):
     @property
     def sinks(self) -> tuple[Port, ...]:
         """g, ring_in; residuals from a store."""
-        came = [self._port("ring_in", self.handed_on(self.copy))] if self.copy else []
+        came = [self._port("ring_in", self.handed_on(self.copy))] if self.adds else []
         return (self._port("g", self.own), *came, *(ring.back for ring in self.remote))
 
     @property
     def sources(self) -> tuple[Port, ...]:
-        """ring_out, or g_sum; residuals to a store."""
-        name, fixed = ("g_sum", self.g_fixed) if self.is_last else ("ring_out", self.handed_on(self.copy + 1))
+        """ring_out, g_sum, or g_out; residuals to a store."""
+        name = "g_out" if self.gathered else "g_sum" if self.is_last else "ring_out"
+        fixed = self.g_fixed if self.is_last else self.handed_on(self.copy + 1)
         return (self._port(name, fixed), *(ring.out for ring in self.remote))
 
     def coding(self, source: str) -> Coding | None:
@@ -224,8 +243,8 @@ class Exchange(ParameterLayer):
         if self.codec is None and self.is_last:
             return self.rounded.pipeline_cycles
         if self.codec is None:
-            return int(self.copy > 0) + queue_latency(DEPTH)
-        adder = sum_cycles(self.g_fixed, self.g_fixed, self.g_fixed) if self.copy else 0
+            return int(self.adds) + queue_latency(DEPTH)
+        adder = sum_cycles(self.g_fixed, self.g_fixed, self.g_fixed) if self.adds else 0
         cut = feedback_cycles(self.codec, self.g_fixed) if self.feedback else CUT_CYCLES
         return GRADIENT_ROUNDING_LATENCY + adder + cut + queue_latency(DEPTH)
 
@@ -277,7 +296,7 @@ class Exchange(ParameterLayer):
         return {RESIDUAL: self.g_fixed.decode(state[RESIDUAL])} if self.feedback else {}
 
     def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
-        """A hop of the chain."""
+        """A hop of the chain, or what is sent to the one place."""
         batch, source = state["batch"], self.sources[0].name
         state["batch"] += 1
         own, came = inputs["g"], inputs.get("ring_in", np.zeros(self.shape, np.int64))
@@ -353,7 +372,8 @@ class Exchange(ParameterLayer):
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
-        """Ends and middle of a chain, exact and with each rounding of a codec; ragged tiles."""
+        """Ends and middle of a chain, exact and with each rounding of a codec; one that is added elsewhere; ragged
+        tiles."""
         recipe = Recipe(batch=3, seed=5)
         wide: dict[str, Any] = {
             "shape": (5, 4, 1, 1),
@@ -371,6 +391,7 @@ class Exchange(ParameterLayer):
             cls(copy=0, codec=codecs[0], **wide, **three),
             cls(copy=1, codec=codecs[2], feedback=True, **wide, **three),
             cls(copy=1, codec=codecs[2], **wide, **three),
+            cls(copy=1, codec=codecs[1], feedback=True, gathered=True, **wide, **three),
             cls(shape=(4,), copy=1, recipe=Recipe(batch=1), codec=codecs[1], begun=3),
             cls(shape=(3,), widths=(18, 18), recipe=Recipe(batch=1), codec=IntegerCodec(4), feedback=True),
             cls(copy=1, codec=codecs[2], feedback=True, residuals=Home.DRAM, **wide, **three),
