@@ -24,6 +24,7 @@ if __package__ in (None, ""):
 
 import numpy as np
 
+from benchmarks import collectives, hdc
 from benchmarks.beside_paper import HEADS, PAPERS, Row, Value, print_table, rows_of
 from dagtrain.graph.executor import Executor, Mode
 from dagtrain.passes.autodiff import differentiate
@@ -31,6 +32,7 @@ from dagtrain.training.feeds import feeds_of
 from dagtrain.training.sources import load_digits
 from examples.models.published import NETWORKS
 from hdl.engine.codec.bursts import Bursts
+from hdl.engine.codec.collective import Collective
 from hdl.engine.codec.float_codec import EXPONENT_BIAS, MANTISSA_BITS, FloatCodec, Kind, Tag, mean_bits
 from hdl.layers.wiring.update import Update
 from hdl.recipe import Recipe
@@ -41,6 +43,9 @@ BOUNDS = (10, 8, 6)
 WORKERS = 4
 # of communication with both its algorithm and its codec (Figure 12, in words)
 LESS_COMMUNICATION = 0.807
+# of the paper's network; from "almost" linear or constant on
+LINK_GBPS, NEARLY = 10.0, 0.25
+LITERAL = Kind.LITERAL.value
 MIB = 1 << 20
 
 
@@ -56,7 +61,7 @@ def rows() -> list[Row]:
 
 def measures() -> dict[str, Value]:
     """Measure -> ours."""
-    return {**_ratios(), **_steps(), **_sizes(), **_engine()}
+    return {**_ratios(), **_steps(), **_simulated(), **_learnt(), **_sizes(), **_engine()}
 
 
 def ratio(shares: dict[Tag, float]) -> float:
@@ -87,6 +92,7 @@ def _steps() -> dict[str, Value]:
         net, total, communicating = row["net"], totals[f"{row['net']} s"], row["communicate"]
         found[f"{net} s"] = sum(seconds for step, seconds in row.items() if step != "net")
         found[f"{net} communication %"] = 100 * communicating / total
+        found[f"{net} less time %"] = 100 * (1 - 1 / WORKERS) * (communicating + row["sum"]) / total
         found[f"{net} less communication %"] = 100 * (1 - ring_words(WORKERS) / central_words(WORKERS))
         found[f"{net} speed-up"] = total / (total - LESS_COMMUNICATION * communicating)
     return found
@@ -101,6 +107,58 @@ def central_words(workers: int) -> float:
 def ring_words(workers: int) -> float:
     """The same where workers pass blocks round a ring."""
     return 2 * (workers - 1) / workers
+
+
+def _simulated() -> dict[str, Value]:
+    """Figures 12 and 15, from what `benchmarks.collectives` has simulated over links of 10 Gb/s."""
+    taken = {
+        (Collective(point.collective), point.workers, point.coded): point.simulated
+        for point in collectives.known()
+        if point.link_gbps == LINK_GBPS
+    }
+    central, ring = (taken[way, WORKERS, False] for way in (Collective.CENTRAL, Collective.RING))
+    coded_central, coded_ring = (taken[way, WORKERS, True] for way in (Collective.CENTRAL, Collective.RING))
+    grown = {
+        way: taken[way, 2 * WORKERS, False] / taken[way, WORKERS, False]
+        for way in (Collective.CENTRAL, Collective.RING)
+    }
+    return {
+        "WA+C less communication than WA %": 100 * (1 - coded_central / central),
+        "INC+C less communication than WA %": 100 * (1 - coded_ring / central),
+        "INC+C less communication than INC %": 100 * (1 - coded_ring / ring),
+        "WA's time with workers": _growth(grown[Collective.CENTRAL]),
+        "INC's time with workers": _growth(grown[Collective.RING]),
+    }
+
+
+def _growth(twice: float) -> str:
+    """Of what takes so many times as long with twice the workers."""
+    if abs(twice - 2) <= NEARLY:
+        return "almost linear"
+    return "almost constant" if abs(twice - 1) <= NEARLY else f"{twice:.2f} times with twice the workers"
+
+
+def _learnt() -> dict[str, Value]:
+    """Figures 4, 13 and 14 and the row HDC of Table III, from what `benchmarks.hdc` has trained."""
+    found = hdc.known()
+    base = hdc.mean_last(found, hdc.NONE)
+    lost = {form: base - hdc.mean_last(found, form) for form in hdc.forms()}
+    most = max(hdc.TRUNCATIONS)
+    zeros = {
+        bits: float(np.mean([one.shares[0] for one in hdc.of_form(found, f"{LITERAL}:{bits}")])) for bits in BOUNDS
+    }
+    more = hdc.epochs_more(found, f"{LITERAL}:{BOUNDS[0]}")
+    loosest = lost[f"{LITERAL}:{BOUNDS[-1]}"]
+    return {
+        "truncation that harms HDC more": "of w" if lost[f"w:{most}"] > lost[f"g:{most}"] else "of g",
+        "greatest ratio of truncation": max(hdc.ratio(found, f"g:{bits}") for bits in hdc.TRUNCATIONS),
+        "HDC more epochs at 2^-10": "at most 2" if more <= 2 else f"{more:.1f}",
+        "HDC points lost at 2^-6": "below 2" if loosest < 2 else f"{loosest:.1f}",
+        "HDC 2-bit share grows with the bound": str(
+            sorted(BOUNDS, key=zeros.__getitem__) == sorted(BOUNDS, reverse=True)
+        ),
+        **{f"HDC 2-bit share at 2^-{bits} %": zeros[bits] for bits in BOUNDS},
+    }
 
 
 def _sizes() -> dict[str, Value]:
