@@ -24,7 +24,7 @@ from dagtrain.flow.place_options import PlaceOptions
 from dagtrain.flow.placed import load_placed_graph, load_plan, load_plan_cluster
 from dagtrain.flow.workspace import Workspace
 from dagtrain.passes.fold import fold_graph, weight_groups
-from dagtrain.planning import planner
+from dagtrain.planning import planner, searcher
 from dagtrain.planning.choices import Pace, chosen_graph, plan_choices, plan_pace
 from dagtrain.planning.ladder import Ladder, NoRoomError
 from dagtrain.planning.planner import Planner
@@ -443,6 +443,31 @@ def test_going_on_takes_a_plan_of_a_slower_pace_that_trains_faster(
         later = _plan(case)
     assert later["steady_fps"] < early["steady_fps"]
     assert later["throughput_fps"] > early["throughput_fps"]
+
+
+def test_a_first_plan_that_did_not_wait_for_the_bound_of_all_foldings_gets_it_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick_costs(monkeypatch)
+    monkeypatch.setattr(searcher, "QUICK_NODES", 0)
+    case = new_case(tmp_path / "case")
+    assert case.step("import").code == 0
+    search, known = Searcher.search, list[int]()
+
+    def once(self: Searcher, *words: Any, **options: Any) -> Plan:
+        if known:
+            raise Ended("interrupted")
+        plan = search(self, *words, **options)
+        known.append(plan.any_bound_cycles_per_frame)
+        return plan
+
+    monkeypatch.setattr(Searcher, "search", once)
+    outcome = case.step("place")
+    assert outcome.code == 0, outcome.error
+    plan = load_plan(case.workspace)
+    assert known == [1]
+    assert 1 < plan.any_bound_cycles_per_frame <= plan.cycles_per_frame
+    assert "all foldings" in plan.any_bound_basis
 
 
 @pytest.mark.slow

@@ -72,12 +72,16 @@ class Best:
             self.planned = replace(best, plan=with_bound(best.plan, plan), searched=searched)
 
     def go_on(self, bounded: Callable[[Plan], Plan]) -> None:
-        """Hold the plan of an earlier search, if there is one, against the bound of all foldings.
+        """Hold the plan that there is, if there is one, against the bound of all foldings: that of an earlier search,
+        or the first one, which did not wait for it.
 
         Raises `GoalReached` if no faster pace is wanted."""
-        if self.planned is not None:
-            self.planned = replace(self.planned, plan=bounded(self.planned.plan))
-            self._check_goal(self.planned.plan)
+        if self.planned is None:
+            return
+        before, self.planned = self.planned.plan, replace(self.planned, plan=bounded(self.planned.plan))
+        if self.planned.plan != before and self.fast_enough(before):
+            self.keep(self.planned)
+        self._check_goal(self.planned.plan)
 
     def _check_goal(self, plan: Plan) -> None:
         if self.reached(plan):

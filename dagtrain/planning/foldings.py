@@ -29,7 +29,7 @@ from dagtrain.planning.prices import Prices
 from hdl.costs.resources import Resources, fit
 from hdl.errors import FoldingError
 from hdl.layers.base import Layer
-from hdl.layers.capabilities import with_random_bits_of
+from hdl.layers.capabilities import as_first_copy, with_random_bits_of
 from hdl.layers.folding import divisors
 from hdl.layers.storage import Home
 from hdl.layers.store.base import widths_of
@@ -148,13 +148,13 @@ class Foldings:
         lead = next((node for node in group if next(node.layer.tiles(ANY_PACE), None) is not None), None)
         if lead is None:
             return {}
-        ways: list[dict[str, dict[str, list[Configuration]]]] = []
-        homes = {node.name: _homes(node.layer) for node in group}
-        for tile in lead.layer.tiles(ANY_PACE):
-            way = {node.name: self._with(homes[node.name], tile, self._busy(node)) for node in group}
-            if all(way.values()):
-                ways.append(way)
-        best = list(_best(ways))
+        likes = {node.name: self._like(node) for node in group}
+        # of copies of a layer one speaks for all
+        homes = {likes[node.name]: _homes(node.layer) for node in group}
+        tiled = (
+            {like: self._with(homes[like], tile, like[1]) for like in homes} for tile in lead.layer.tiles(ANY_PACE)
+        )
+        best = list(_best([{name: way[like] for name, like in likes.items()} for way in tiled if all(way.values())]))
         return {
             node.name: {part.name: [c for way in best for c in way[node.name][part.name]] for part in parts}
             for node in group
@@ -165,8 +165,8 @@ class Foldings:
         return self.prices.graph.busy(node.name)
 
     def _like(self, node: Node) -> tuple[Layer, Fraction]:
-        """What is the same of nodes of equal needs: the layer without what tells its random bits from others'."""
-        return with_random_bits_of(node.layer, 0), self._busy(node)
+        """What is the same of nodes of equal needs: a layer but for its random bits and which copy it is."""
+        return as_first_copy(with_random_bits_of(node.layer, 0)), self._busy(node)
 
     def _with(self, homes: Mapping[Home, Layer], tile: Tile, busy: Fraction) -> dict[str, list[Configuration]]:
         """A node of a weight group with that tile, its memory at any home; nothing where it can't have the tile.

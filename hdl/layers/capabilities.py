@@ -242,6 +242,14 @@ def is_further_copy(layer: Layer) -> bool:
     return isinstance(layer, Batched) and layer.recipe.dealt is not None and layer.recipe.dealt.copy > 0
 
 
+def as_first_copy(layer: Layer) -> Layer:
+    """The layer as if it were the first of several copies, with as many frames as it has."""
+    if not isinstance(layer, Batched) or layer.recipe.dealt is None:
+        return layer
+    first = dataclasses.replace(layer.recipe.dealt, copy=0)
+    return _changed(layer, recipe=dataclasses.replace(layer.recipe, dealt=first))
+
+
 def recipe_of(layer: Layer, recipe: Recipe) -> Recipe:
     """That of the layer, or the training's where it has none."""
     return layer.recipe if isinstance(layer, Batched) else recipe

@@ -203,6 +203,12 @@ class Windowed(InputMap):
         """With more lanes for what passes while its rows are at work, if strips of unlike work take more than so many
         cycles with as few as the frame needs."""
         found = self
+        if (
+            self.walk.phases == 1
+            and self.walk.cycles + sum(self.port(name).beats for name in self.words_along) <= cycles
+        ):
+            # no strip takes longer than its work and what passes with it after one another
+            return self
         while sum(found.strip_cycles) > cycles >= found.walk.cycles:
             narrow = min((found.port(name) for name in found.words_along), key=lambda port: port.lanes)
             wider = [lanes for lanes in divisors(narrow.tensor.shape[-1]) if lanes > narrow.lanes]
