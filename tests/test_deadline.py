@@ -70,16 +70,17 @@ def test_what_closes_the_work_goes_on_until_ctrl_c_comes_once_more() -> None:
     assert again.over, "the limit holds"
 
 
-def test_ctrl_c_is_noted_and_the_third_is_an_interrupt_like_any_other() -> None:
-    before = signal.getsignal(signal.SIGINT)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_is_noted_and_the_third_is_an_interrupt_like_any_other(number: signal.Signals) -> None:
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
     deadline = Deadline()
     with deadline.listening():
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), number)
         assert deadline.interrupted
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), number)
         with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
-    assert signal.getsignal(signal.SIGINT) is before
+            os.kill(os.getpid(), number)
+    assert all(signal.getsignal(each) is handler for each, handler in before.items())
     with pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), signal.SIGINT)
 

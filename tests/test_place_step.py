@@ -16,7 +16,7 @@ import pytest
 
 from dagtrain.cli import placing
 from dagtrain.emission.modules import ModuleLibrary
-from dagtrain.flow import estimate_step, place_step, sweep_step
+from dagtrain.flow import estimate_step, place_step, placed, sweep_step
 from dagtrain.flow.emit_step import planned_design
 from dagtrain.flow.import_step import load_training_graph
 from dagtrain.flow.levers import Levers, levers_wanted
@@ -719,6 +719,10 @@ def test_the_warning_of_a_deep_pipeline_says_what_its_staleness_would_bring(
     assert meta["warnings"] == []
     assert float(said.replace(",", "")) == pytest.approx(fast, rel=0.01)
     assert fast > 1.05 * slow
+    # of many nodes that is not worked out
+    monkeypatch.setattr(placed, "WORKED_OUT_NODES", 3)
+    (warning,) = trained("many", 0)[1]["warnings"]
+    assert f"a staleness of up to {staleness} may cost less (not worked out for so many nodes), and larger" in warning
 
 
 @pytest.mark.slow

@@ -39,6 +39,9 @@ GRAPH = "graph.json"
 PLAN, INSTANCE = "plan.json", "instance.json"
 # files of the search that found the plan
 SEARCHED_PLAN, SEARCHED_INSTANCE = "searched-plan.json", "searched-instance.json"
+# nodes up to which it is worked out what another staleness would bring: where ports of many boards are full that takes
+# as long as the search
+WORKED_OUT_NODES = 1000
 
 
 def load_plan(workspace: Workspace) -> Plan:
@@ -168,13 +171,14 @@ def _warnings(laid: Wired, plan: Plan, needed: int) -> list[str]:
     recipe = laid.graph.recipe
     if recipe.staleness >= needed:
         return []
-    most = min(needed, recipe.batch)
-    patient = replace(laid, graph=replace(laid.graph, recipe=replace(recipe, staleness=most))).batch_time
-    with_needed = plan.clock_hz / max(float(patient.cycles_per_frame), plan.cycles_per_frame)
-    lost = 1 - plan.throughput_fps / plan.steady_fps
+    most, lost = min(needed, recipe.batch), 1 - plan.throughput_fps / plan.steady_fps
+    cure = f"a staleness of up to {most} may cost less (not worked out for so many nodes)"
+    if len(laid.graph.nodes) <= WORKED_OUT_NODES:
+        patient = replace(laid, graph=replace(laid.graph, recipe=replace(recipe, staleness=most))).batch_time
+        with_needed = plan.clock_hz / max(float(patient.cycles_per_frame), plan.cycles_per_frame)
+        cure = f"with a staleness of {most} it would get {rate_text(with_needed)}"
     return [
         f"warning: the placed pipeline is {needed} frames deep, the recipe's staleness is {recipe.staleness}: each "
         f"batch of {recipe.batch} waits for its weights, and training gets {lost:.0%} less than the "
-        f"{rate_text(plan.steady_fps)} frames/s inside a batch; with a staleness of {most} it would get "
-        f"{rate_text(with_needed)}, and larger batches wait less often"
+        f"{rate_text(plan.steady_fps)} frames/s inside a batch; {cure}, and larger batches wait less often"
     ]

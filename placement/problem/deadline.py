@@ -1,8 +1,9 @@
 """Until when work may go on: a time limit and Ctrl-C in one object, passed to whatever takes long.
 
 Work asks `check` between its steps, and lets `ending` stop what takes long by itself (a solver, annealing chains).
-While a deadline is `listening`, Ctrl-C only notes that the user wants an end, so no step is torn apart: what is found
-stays, files are whole.  Steps may be slow to ask, so the third Ctrl-C is a `KeyboardInterrupt` like any other.
+While a deadline is `listening`, Ctrl-C, or SIGTERM, only notes that the user wants an end, so no step is torn apart:
+what is found stays, files are whole.  Steps may be slow to ask, so the third one is a `KeyboardInterrupt` like any
+other.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from hdl.errors import OutOfTimeError
 
 # a `Timer` cannot wait for longer
 LONGEST_WAIT_S = 1e6
-# Ctrl-C so often is a `KeyboardInterrupt`
+# what ends the work in order: Ctrl-C, and what `kill`, `timeout` and batch systems send
+HEARD = (signal.SIGINT, signal.SIGTERM)
+# either so often is a `KeyboardInterrupt`
 IMPATIENT = 3
 
 
@@ -130,19 +133,21 @@ class Deadline:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Within, Ctrl-C ends the work in order.  Where it is not to be heard (not the main thread; ignored, as by
-        `nohup`), nothing changes."""
-        if current_thread() is not main_thread() or signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, None):
-            yield
-            return
+        """Within, Ctrl-C, or SIGTERM, ends the work in order.  Where neither is to be heard (not the main thread;
+        ignored, as Ctrl-C is by `nohup`), nothing changes."""
 
         def pressed(_number: int, _frame: FrameType | None) -> None:
             self.interrupt()
             if self._presses.count >= IMPATIENT:
                 raise KeyboardInterrupt
 
-        before = signal.signal(signal.SIGINT, pressed)
+        heard = HEARD if current_thread() is main_thread() else ()
+        before = {each: signal.getsignal(each) for each in heard}
+        listened = [each for each, handler in before.items() if handler not in (signal.SIG_IGN, None)]
+        for each in listened:
+            signal.signal(each, pressed)
         try:
             yield
         finally:
-            signal.signal(signal.SIGINT, before)
+            for each in listened:
+                signal.signal(each, before[each])
