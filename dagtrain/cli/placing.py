@@ -266,8 +266,8 @@ def place(
 ) -> Jobs:
     """Choose a configuration and an FPGA for every layer, with a proven bound on the throughput.
 
-    Ctrl-C, or SIGTERM, ends the search with the best plan so far; the same command then goes on from it.  Plans are written as they
-    are found."""
+    Ctrl-C, or SIGTERM, ends the search with the best plan so far; the same command then goes on from it.  Plans are
+    written as they are found."""
     from dagtrain.flow.mapping_step import MappingOptions
     from dagtrain.flow.place_options import PlaceOptions
     from dagtrain.flow.sweep_step import SweepOptions
