@@ -88,8 +88,8 @@ Compress = Annotated[
         "--compress",
         help="What copies leave of gradients that they exchange: none takes nothing of exact sums; "
         "integer:DROP[:WINDOW[:ROUNDING]], as integer:5:7:nearest, takes DROP bits of those below 2^(DROP+WINDOW), by "
-        "truncate, nearest or stochastic; bounded:BITS[:WINDOW[:ROUNDING]] takes so many that errors stay below 2^-BITS "
-        "of the format's range. "
+        "truncate, nearest or stochastic; bounded:BITS[:WINDOW[:ROUNDING]] takes so many that errors stay below "
+        "2^-BITS of the format's range. "
         "Behind it ,feedback keeps what is taken, and adds it to the next batch's. Links carry what is left in fewer "
         "words; ,ratio=R behind it plans for R times fewer, as `dagtrain train` measures it; without, for none fewer.",
     ),
