@@ -36,13 +36,14 @@ from dagtrain.passes.exchange import Exchanging
 from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.freeze_layers import freeze_layers
 from dagtrain.passes.insert_forks import insert_forks
+from dagtrain.passes.remote_memory import remote_memory
 from dagtrain.passes.replicate import NormSync, replicate
 from dagtrain.progress import Silent
 from dagtrain.training.emulator import Emulator
 from dagtrain.training.feeds import synthetic_feeds
 from hdl.cache import cache_folder
 from hdl.convert.netlist import Direction
-from hdl.engine.codec import feedback
+from hdl.engine.codec import feedback, residuals_access
 from hdl.engine.codec.collective import Collective
 from hdl.engine.codec.integer_codec import Cut
 from hdl.engine.weights import access, update, update_access, update_outside_access
@@ -55,8 +56,9 @@ from hdl.layers.exchange.exchange import Exchange
 from hdl.layers.pointwise import dropout
 from hdl.layers.pointwise.bias import BiasGradient
 from hdl.layers.registry import load_layers
+from hdl.layers.storage import Home
 from hdl.layers.wiring.update import Update
-from hdl.recipe import Recipe
+from hdl.recipe import LoadedRecipe, Recipe
 from hdl.simulate import Backend, Run, check_no_x, run_streams
 from hdl.simulate.cosimulation import CosimulationProgram, Engine
 from tests.cosim_support import DEVICES, TINY_CYCLES, deliver, placement, simulate_design
@@ -96,6 +98,12 @@ def copied_net(staleness: int) -> Graph:
     graph = calibrate(training, [synthetic_feeds(training, BATCH, seed) for seed in range(2)])
     way = Exchanging(Collective.CHAIN, (4, 7, Cut.STOCHASTIC), feedback=True)
     return insert_forks(replicate(graph, {"conv2": 2, "dropout*": 2, "gemm1": 2}, way))
+
+
+def remote_net(staleness: int) -> Graph:
+    """The same, with residuals in stores."""
+    graph = copied_net(staleness)
+    return remote_memory(graph, [node.name for node in graph.nodes if isinstance(node.layer, Exchange)])
 
 
 def apart_net(staleness: int) -> Graph:
@@ -337,6 +345,7 @@ class Trained:
 NETS: Mapping[str, Callable[[], Graph]] = {
     "plain": lambda: plain_net(1),
     "copies": lambda: copied_net(2),
+    "residuals in stores": lambda: remote_net(2),
     "norms apart": lambda: apart_net(2),
 }
 
@@ -437,7 +446,7 @@ LOADED = {
     "Conv": (3,),
     "ConvPair": (2,),
     "DropoutError": (0,),
-    "Exchange": (0, 1, 2, 3, 4, 5, 6, 7),
+    "Exchange": (0, 9, 1, 2, 3, 4, 5, 6, 7, 8),
     "OnlineNorm": (0, 9, 13),
     "OnlineNormBackward": (6, 9, 10, 15),
     "StochasticDepth": (0,),
@@ -572,9 +581,13 @@ UPDATE, OUTSIDE = (layer for layer in Update.examples() if layer.accessed)
 COUNTING = next(layer for layer in BiasGradient.examples() if layer.accessed)
 # every second frame of batches of three
 DEALT = with_loaded_state(of_copy(dropout.Dropout(height=1, width=2, channels=2, recipe=Recipe(batch=3)), 1, 2))
+
+
 # fewer residuals than cycles from one that is read to the one that is written
-RESIDUALS = with_loaded_state(Exchange.examples()[7])
-FAULTS: Mapping[str, tuple[Layer, Any, str, Any, type[Exception]]] = {
+RESIDUALS = with_loaded_state(min((layer for layer in Exchange.examples() if layer.feedback), key=lambda x: x.elements))
+# the same in DRAM, loaded twice
+FAR = replace(RESIDUALS, residuals=Home.DRAM, recipe=LoadedRecipe(batch=2, staleness=1))
+FAULTS: Mapping[str, tuple[Layer, Any, str, Any, type[Exception] | tuple[type[Exception], ...]]] = {
     "a word of momentum is lost": (UPDATE, update_access, "shared_memory", first_momentum_lost, AssertionError),
     "an update's counter is not restored": (UPDATE, access, "begin_counter", counters_not_restored, AssertionError),
     "a gradient's counter is not restored": (COUNTING, access, "begin_counter", counters_not_restored, AssertionError),
@@ -592,6 +605,13 @@ FAULTS: Mapping[str, tuple[Layer, Any, str, Any, type[Exception]]] = {
         RESIDUALS, feedback, "tensors_left", given_while_written, AssertionError
     ),
     "residuals of a beat are a batch's": (RESIDUALS, feedback, "tensors_left", never_opened_again, DeadlockError),
+    "residuals outside are dumped while some are under way": (
+        FAR, residuals_access, "tensors_left", given_while_written, (AssertionError, DeadlockError)
+    ),
+    "the first residuals stay outside": (FAR, residuals_access, "ring_state", not_taken_back, AssertionError),
+    "the first residuals are taken too early": (
+        FAR, residuals_access, "ring_state", taken_back_too_early, DeadlockError
+    ),
 }  # fmt: skip
 
 

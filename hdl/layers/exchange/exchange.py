@@ -45,6 +45,7 @@ from hdl.engine.codec.feedback import (
     residual_fixed,
 )
 from hdl.engine.codec.integer_codec import Cut, IntegerCodec, with_feedback
+from hdl.engine.codec.residuals_access import accessed_residuals
 from hdl.engine.weights.access import Batches, Begin, counter_link, state_link
 from hdl.engine.weights.gradient_rounding import GRADIENT_ROUNDING_LATENCY, Rounding, gradient_rounding
 from hdl.engine.weights.noise import element_noise
@@ -217,7 +218,11 @@ class Exchange(ParameterLayer):
         fixed = residual_fixed(self.codec, self.g_fixed)
         back, out = (self._port(f"{RESIDUAL}_{way}", fixed, kind) for way in ("in", "out"))
         per_frame = Fraction(1, self.recipe.batch)
-        return (Ring(name=RESIDUAL, back=back, out=out, capacity=1, preload=1, per_frame=per_frame),)
+        return (
+            Ring(
+                name=RESIDUAL, back=back, out=out, capacity=1, preload=1, loaded=self.accessed, per_frame=per_frame
+            ),
+        )  # fmt: skip
 
     @property
     def rounded(self) -> GradientSum:
@@ -259,24 +264,31 @@ class Exchange(ParameterLayer):
     @property
     def accessed(self) -> bool:
         """The number of batches, and residuals."""
-        return self.recipe.loaded and not self.not_accessed
-
-    @property
-    def not_accessed(self) -> str:
-        """Residuals outside are not."""
-        return "" if self.residuals is Home.ON_CHIP else "its residuals lie outside, where no stream loads them"
+        return self.recipe.loaded
 
     def state_words(self, state: State) -> list[int]:
-        """Residuals in stream order, those of a beat together."""
-        memories, images = self.memories(), self.images(state)
-        return [word for memory in memories for word in split_words(images[memory.name], memory.width)]
+        """Residuals in stream order, those of a beat together, wherever they lie."""
+        images = self.images(state)
+        return split_words(images[RESIDUAL], self.beat_bits) if self.feedback else []
 
     def with_state_words(self, state: State, words: Sequence[int]) -> None:
         """Residuals."""
-        for memory in self.memories():
-            assert self.codec is not None
-            kept = unpack(joined_words(words, memory.width), residual_fixed(self.codec, self.g_fixed), self.w_lanes)
-            state[RESIDUAL] = from_order(kept, self.stream_order("g")).reshape(self.shape)
+        if not self.feedback:
+            return
+        assert self.codec is not None
+        kept = unpack(joined_words(words, self.beat_bits), residual_fixed(self.codec, self.g_fixed), self.w_lanes)
+        state[RESIDUAL] = from_order(kept, self.stream_order("g")).reshape(self.shape)
+
+    @property
+    def beats(self) -> int:
+        """Of a tensor."""
+        return self.tiled_elements // self.w_lanes
+
+    @property
+    def beat_bits(self) -> int:
+        """Of the residuals of a beat, where there is feedback."""
+        assert self.codec is not None
+        return self.w_lanes * residual_fixed(self.codec, self.g_fixed).width
 
     # ---- meaning
 
@@ -347,8 +359,7 @@ class Exchange(ParameterLayer):
         """Residuals."""
         if self.codec is None or not self.feedback or self.residuals is not Home.ON_CHIP:
             return ()
-        width = self.w_lanes * residual_fixed(self.codec, self.g_fixed).width
-        return (Memory(RESIDUAL, self.tiled_elements // self.w_lanes, width, is_state=True),)
+        return (Memory(RESIDUAL, self.beats, self.beat_bits, is_state=True),)
 
     def images(self, state: State) -> dict[str, list[int]]:
         """Residuals in stream order."""
@@ -363,11 +374,12 @@ class Exchange(ParameterLayer):
         """Adders alone, or rounding, an adder and the codec."""
         own, came, out = streams["g"], streams.get("ring_in"), streams[self.sources[0].name]
         contents = (images or {}).get(RESIDUAL)
-        if self.accessed:
-            return accessed_hop(domain, own, came, out, streams["load"], streams["dump"], cfg=self, contents=contents)
         outside = [
             ResidualStreams(streams[ring.back.name], streams[ring.out.name]) for ring in (*self.rings, *self.remote)
         ]
+        if self.accessed:
+            chain = streams["load"], streams["dump"]
+            return accessed_hop(domain, own, came, out, *chain, *outside, cfg=self, contents=contents)
         return hop(domain, own, came, out, *outside, cfg=self, contents=contents)
 
     @classmethod
@@ -408,6 +420,7 @@ def accessed_hop(
     y: Stream,
     load: Stream,
     dump: Stream,
+    outside: ResidualStreams | None = None,
     *,
     cfg: Exchange,
     contents: Sequence[int] | None,
@@ -419,15 +432,19 @@ def accessed_hop(
         y: out, stream as that of `hop`.
         load: in, stream of 65 bits.
         dump: out, stream of 65 bits; valid and payload from registers.
+        outside: in and out, where residuals don't lie here.
     """
-    begin = Begin()
+    begin, batches = Begin(), Batches()
     if not cfg.feedback:
         return counter_link(domain, load, dump, begin), hop(domain, own, came, y, cfg=cfg, contents=None, begin=begin)
-    (memory,) = cfg.memories()
     taken, given = Stream(WORD_BITS), Stream(WORD_BITS)
-    state = ResidualState(Batches(), MemoryAccess(memory.depth, memory.width))
-    words = memory.depth * pieces_of(memory.width)
-    link = state_link(domain, load, dump, taken, given, begin, state.batches, words=words)
+    beats, bits = cfg.beats, cfg.beat_bits
+    link = state_link(domain, load, dump, taken, given, begin, batches, words=beats * pieces_of(bits))
+    if outside is not None:
+        residuals = ResidualStreams(Stream(bits), Stream(bits))
+        ring = accessed_residuals(domain, outside, residuals, taken, given, batches, beats=beats)
+        return link, ring, hop(domain, own, came, y, residuals, cfg=cfg, contents=None, begin=begin)
+    state = ResidualState(batches, MemoryAccess(beats, bits))
     sections = state_sections(domain, taken, given, state.batches.giving, [state.memory], order=(0,))
     return link, sections, hop(domain, own, came, y, cfg=cfg, contents=contents, begin=begin, state=state)
 
@@ -521,9 +538,8 @@ def coded_hop(
         )
         inside.append(drawn)
     if cfg.feedback:
-        beats = cfg.tiled_elements // lanes
         coding = feedback_stream(
-            domain, total, noise, left, codec=codec, element=g_fixed, lanes=lanes, beats=beats, contents=contents,
+            domain, total, noise, left, codec=codec, element=g_fixed, lanes=lanes, beats=cfg.beats, contents=contents,
             state=state, outside=outside,
         )  # fmt: skip
         return *inside, coding, queue(domain, left, y, depth=DEPTH)
