@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 
 from dagtrain.planning.levels import (
+    HUGE_MULTIPLIERS,
     LEAST_RATIO,
     SLOWER_RATIO,
     between,
@@ -20,6 +21,7 @@ from dagtrain.planning.levels import (
     predicted_cycles,
     useful,
 )
+from dagtrain.planning.next_steps import next_steps
 from dagtrain.planning.problem import SLOWEST
 from dagtrain.planning.realise import Realiser
 from dagtrain.planning.results import Found, Planned, Searched, Start
@@ -37,9 +39,8 @@ SLOW_RATIO = 2.5
 # circuits, so much slower than multipliers allow; but not of circuits that are many rather than large, with fewer
 # multipliers a node: small ones would take as long again
 MANY_MULTIPLIERS, MANY_A_NODE, SMALL_RATIO = 5_000, 20, 30
-# where the fastest level takes more multipliers than this, whose circuits take an hour to elaborate, faster levels come
-# one by one, each so much faster than the plan, before it
-HUGE_MULTIPLIERS, LEAP_RATIO = 100_000, 1.5
+# where the fastest level has huge circuits, faster levels come one by one, each so much faster than the plan, before it
+LEAP_RATIO = 1.5
 # how often the first level may grow when it has no plan
 LADDER_GROWTHS = 5
 # levels priced between the fastest that may fit and the slow one: as many as make so many nodes, within limits
@@ -81,20 +82,20 @@ class Ladder:
         self.searcher.best.go_on(self.searcher.bounded)
         slow = max(first.levels)
         fastest = min(slow, max(least, predicted_cycles(slow, self.searcher.prices.level(slow), problem)))
+        first = next_steps(self, first) if problem.first_fps is not None else first
         best, levels = self._further(first, fastest, steps)
         best, levels = self.faster(best, levels, least)
         self.hold(Found(best, tuple(levels)))
         for _ in range(REFINEMENT_ROUNDS):
-            finer = self._finer(best, levels, max(LEAST_STEPS, steps // 2))
-            if not finer:
+            if not (finer := self._finer(best, levels, max(LEAST_STEPS, steps // 2))):
                 break
             levels = sorted({*levels, *finer})
             before, nearest = best.cycles_per_frame, max(level for level in levels if level < best.cycles_per_frame)
             best = self.better(best, useful(levels, best, problem.cluster))
             if best.cycles_per_frame == before < nearest * NEAR_RATIO:
                 break
-        # at its goal already, it is tidied at least
-        return Found(self.better(best, levels, self.searcher.last), tuple(levels))
+        found = next_steps(self, Found(best, tuple(levels)))
+        return Found(self.better(found.plan, found.levels, self.searcher.last), found.levels)
 
     def better(self, best: Plan, levels: Sequence[int], options: SearchOptions | None = None) -> Plan:
         """The better one of a plan and what a search over these levels finds."""
@@ -145,9 +146,9 @@ class Ladder:
             return small
 
     def _takes_long(self, cycles: int) -> bool:
-        return self._multipliers(cycles) > max(MANY_MULTIPLIERS, MANY_A_NODE * len(self.searcher.problem.graph.nodes))
+        return self.multipliers_at(cycles) > max(MANY_MULTIPLIERS, MANY_A_NODE * len(self.searcher.problem.graph.nodes))
 
-    def _multipliers(self, cycles: int) -> int:
+    def multipliers_at(self, cycles: int) -> int:
         """Of all engines at one level; 0 where it is too fast for a layer."""
         with suppress(FoldingError):
             return multipliers(self.searcher.problem.graph, cycles)
@@ -218,7 +219,7 @@ class Ladder:
         """The best plan by way of levels on the way to the fastest that may fit, and all levels, if its circuits are so
         large that the time may be over before they are elaborated; each plan is kept."""
         best, levels = first.plan, list(first.levels)
-        while best.cycles_per_frame > fastest * LEAP_RATIO and self._multipliers(fastest) > HUGE_MULTIPLIERS:
+        while best.cycles_per_frame > fastest * LEAP_RATIO and self.multipliers_at(fastest) > HUGE_MULTIPLIERS:
             before = best.cycles_per_frame
             levels = sorted({*levels, round(best.cycles_per_frame / LEAP_RATIO)})
             best = self.better(best, levels)
@@ -231,14 +232,13 @@ class Ladder:
         """Faster levels, as long as nothing but the fastest one priced keeps the plan from being faster.
 
         Memories hardly grow with the pace, so the prediction can be far too slow where they bind."""
-        levels = list(levels)
         while best.bound_cycles_per_frame == best.cycles_per_frame:
             next_level = max(least, round(best.cycles_per_frame / FASTER_RATIO))
             if next_level >= levels[0]:
                 break
             levels = [next_level, *levels]
             best = self.better(best, levels)
-        return best, levels
+        return best, list(levels)
 
     def _finer(self, best: Plan, levels: Sequence[int], count: int) -> list[int]:
         """New levels faster than a plan, above the fastest that is known to be too fast: steps of the staircase of

@@ -20,6 +20,8 @@ from placement.problem.plan import Plan
 LADDER_STEP = 1.1
 # two levels that differ by less are one
 LEAST_RATIO = 1.005
+# of more multipliers than this circuits are huge: those of a level take an hour to elaborate
+HUGE_MULTIPLIERS = 100_000
 # steps by which a placement may slow down to make room for its network ports
 LINK_STEPS = 8
 SLOWER_RATIO = 1.03

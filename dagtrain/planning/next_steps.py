@@ -1,0 +1,61 @@
+"""One step faster than a plan, and another one, while nothing but the levels priced keeps it from being faster.
+
+Levels of large circuits are percents apart.  A level just faster than a plan has other foldings of those engines alone
+that keep it at its pace, so its circuits are soon elaborated, and the search goes on from nearly the same placement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from dagtrain.planning.levels import HUGE_MULTIPLIERS, taken
+from dagtrain.planning.results import Found
+from dagtrain.planning.searcher import Searcher
+from hdl.errors import FoldingError
+from placement.problem.plan import Plan
+
+# steps at most
+MOST_STEPS = 16
+
+
+class Climb(Protocol):
+    """What steps are asked of: `dagtrain.planning.ladder.Ladder`."""
+
+    @property
+    def searcher(self) -> Searcher:
+        """Whose problem it is."""
+
+    def better(self, best: Plan, levels: Sequence[int]) -> Plan:
+        """The better one of a plan and what a search over these levels finds."""
+
+    def hold(self, found: Found) -> None:
+        """Keep a placement found if it holds."""
+
+    def multipliers_at(self, cycles: int) -> int:
+        """Of all engines at one level."""
+
+
+def next_steps(ladder: Climb, found: Found) -> Found:
+    """The placement behind the last step that brought one, made to hold, and all levels priced; the one found where
+    circuits are not large, of which levels nearby are looked at anyway."""
+    cluster = ladder.searcher.problem.cluster
+    best, levels = found.plan, found.levels
+    if ladder.multipliers_at(best.cycles_per_frame) <= HUGE_MULTIPLIERS:
+        return found
+    for _ in range(MOST_STEPS):
+        before = best.cycles_per_frame
+        if best.bound_cycles_per_frame < before or best.any_bound_cycles_per_frame == before:
+            break
+        step = before - 1
+        try:
+            best = ladder.better(best, sorted({*taken(levels, best, cluster), step}))
+        except FoldingError:
+            # some layer can't be faster
+            break
+        levels = tuple(sorted({*levels, step}))
+        if best.cycles_per_frame == before:
+            break
+    stepped = Found(best, levels)
+    ladder.hold(stepped)
+    return stepped

@@ -1,0 +1,91 @@
+"""Steps just faster than a plan: they go on while the levels priced keep it at its pace, and no further."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dagtrain.flow.placed import load_plan
+from dagtrain.planning import ladder, next_steps
+from dagtrain.planning.ladder import Ladder
+from dagtrain.planning.results import Found
+from hdl.errors import FoldingError
+from placement.problem.plan import Plan
+from tests.flow_support import new_case, quick_costs
+
+
+def placed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, huge: int, fail_below: int = 0
+) -> tuple[Plan, list[tuple[int, int]]]:
+    """A plan by a slow level alone and steps from there, and (pace, fastest level searched) of all searches."""
+    better, asked = Ladder.better, list[tuple[int, int]]()
+
+    def noted(self: Ladder, best: Plan, levels: Sequence[int], options: Any = None) -> Plan:
+        asked.append((best.cycles_per_frame, min(levels)))
+        if min(levels) < fail_below:
+            raise FoldingError("a layer", "can't be faster")
+        return better(self, best, levels, options)
+
+    with monkeypatch.context() as patch:
+        quick_costs(patch)
+        patch.setattr(next_steps, "HUGE_MULTIPLIERS", huge)
+        patch.setattr(ladder, "REFINEMENT_ROUNDS", 0)
+        patch.setattr(Ladder, "_further", lambda _, first, *__: (first.plan, list(first.levels)))
+        patch.setattr(Ladder, "faster", lambda _, best, levels, __: (best, levels))
+        patch.setattr(Ladder, "better", noted)
+        case = new_case(folder)
+        assert case.step("import").code == 0
+        outcome = case.step("place", "--first-fps", "20000")
+        assert outcome.code == 0, outcome.error
+    return load_plan(case.workspace), asked
+
+
+def test_a_plan_of_huge_circuits_gets_faster_step_by_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow, without = placed(tmp_path / "slow", monkeypatch, huge=1 << 40)
+    fast, steps = placed(tmp_path / "fast", monkeypatch, huge=0)
+    assert fast.cycles_per_frame < slow.cycles_per_frame
+    assert len(steps) > len(without) + 2
+    first = [(pace, level) for pace, level in steps if level == pace - 1]
+    assert len(first) >= 3
+    # each from the plan behind the one before, until one brings nothing
+    assert [pace for pace, _ in first] == sorted({pace for pace, _ in first}, reverse=True)
+
+
+def test_steps_end_where_a_layer_can_be_no_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fast, steps = placed(tmp_path / "fast", monkeypatch, huge=0)
+    paces = sorted({pace for pace, level in steps if level == pace - 1}, reverse=True)
+    ended, _ = placed(tmp_path / "ended", monkeypatch, huge=0, fail_below=paces[2])
+    assert fast.cycles_per_frame < ended.cycles_per_frame <= paces[1]
+
+
+def test_what_something_else_keeps_at_its_pace_is_not_stepped_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bound below the plan says that levels are not all; one as fast as any folding can be has no faster step."""
+
+    def never(*_: object) -> Plan:
+        raise AssertionError("a step is searched")
+
+    problem = SimpleNamespace(cluster=SimpleNamespace(devices=(), periods={}))
+    still: Any = SimpleNamespace(
+        better=never,
+        hold=lambda _: None,
+        multipliers_at=lambda _: next_steps.HUGE_MULTIPLIERS + 1,
+        searcher=SimpleNamespace(problem=problem),
+    )
+    plan, _ = placed(tmp_path / "one", monkeypatch, huge=1 << 40)
+    below = replace(plan, bound_cycles_per_frame=plan.cycles_per_frame - 1)
+    optimal = replace(
+        plan, bound_cycles_per_frame=plan.cycles_per_frame, any_bound_cycles_per_frame=plan.cycles_per_frame
+    )
+    for kept in (below, optimal):
+        assert next_steps.next_steps(still, Found(kept, (9,))).plan is kept
+    # and where both don't hold it is
+    worse = replace(plan, bound_cycles_per_frame=plan.cycles_per_frame, any_bound_cycles_per_frame=1)
+    with pytest.raises(AssertionError, match="a step is searched"):
+        next_steps.next_steps(still, Found(worse, (9,)))
