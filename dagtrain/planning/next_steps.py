@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from dagtrain.planning.levels import HUGE_MULTIPLIERS, taken
+from dagtrain.planning.levels import HUGE_MULTIPLIERS, LEAST_RATIO, taken
 from dagtrain.planning.results import Found
 from dagtrain.planning.searcher import Searcher
 from hdl.errors import FoldingError
@@ -45,9 +45,11 @@ def next_steps(ladder: Climb, found: Found) -> Found:
         return found
     for _ in range(MOST_STEPS):
         before = best.cycles_per_frame
-        if best.bound_cycles_per_frame < before or best.any_bound_cycles_per_frame == before:
+        # credits of streams that are only estimated may keep it a little slower than its levels do
+        bound = best.bound_cycles_per_frame
+        if bound * LEAST_RATIO < before or best.any_bound_cycles_per_frame >= bound:
             break
-        step = before - 1
+        step = bound - 1
         try:
             best = ladder.better(best, sorted({*taken(levels, best, cluster), step}))
         except FoldingError:
