@@ -25,6 +25,9 @@ from dagtrain.planning.results import Found
 from dagtrain.progress import Silent
 from hdl.costs.estimate import Estimator
 from hdl.errors import DagtrainError, FoldingError, InfeasibleError, OutOfTimeError
+from hdl.layers.capabilities import Batched, as_first_copy, of_copy
+from hdl.layers.registry import load_layers
+from hdl.recipe import Recipe
 from placement.problem.plan import Bound
 from placement.problem.routes import chain_cables
 from placement.problem.validate import violations
@@ -236,3 +239,13 @@ def test_a_bound_that_a_plan_beats_is_reported_and_dropped(monkeypatch: pytest.M
     planned = planner.run()
     assert planned.plan.any_bound_cycles_per_frame == 1
     assert "is below the bound of all foldings (1,073,741,824: wrong), which is therefore wrong" in planner.warnings[0]
+
+
+def test_copies_that_get_as_many_frames_are_alike_and_others_not() -> None:
+    examples = (layer for kind in load_layers().values() for layer in kind.examples())
+    engine = next(layer for layer in examples if layer.macs and isinstance(layer, Batched))
+    even, uneven = (replace(engine, recipe=Recipe(batch=batch)) for batch in (4, 5))  # type: ignore[type-var]
+    assert as_first_copy(engine) is engine
+    assert as_first_copy(of_copy(even, 1, 2)) == of_copy(even, 0, 2) != of_copy(even, 1, 2)
+    # of five frames one gets three
+    assert as_first_copy(of_copy(uneven, 1, 2)) != of_copy(uneven, 0, 2)

@@ -15,6 +15,7 @@ from hdl.layers.conv.depthwise import DepthwiseConvError
 from hdl.layers.folding import divisors
 from hdl.layers.pool.average_pool import AveragePoolError
 from hdl.layers.pool.max_pool import MaxPool, MaxPoolError
+from hdl.layers.registry import load_layers
 from hdl.layers.windowed import Windowed
 from hdl.simulate import Backend
 from hdl.tensor import Tile
@@ -129,3 +130,13 @@ def test_words_leave_in_whole_beats() -> None:
     assert word_beats(12, 3, 2) == (2, 1, 2, 1)
     assert word_beats(8, 3, 1) == (3, 3, 2)
     assert even_shares(10, 4) == [2, 3, 2, 3]
+
+
+def test_strips_of_like_work_take_no_longer_than_that_and_what_passes_after_one_another() -> None:
+    """By which layers with time to spare are folded without a look at their strips."""
+    found = [layer for kind in load_layers().values() for layer in kind.examples() if isinstance(layer, Windowed)]
+    likely = [layer for layer in found if layer.walk.phases == 1]
+    assert len(likely) > 10
+    for layer in likely:
+        passing = sum(layer.port(name).beats for name in layer.words_along)
+        assert sum(layer.strip_cycles) <= layer.walk.cycles + passing, layer

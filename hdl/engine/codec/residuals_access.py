@@ -1,9 +1,11 @@
 """Residuals of error feedback that lie outside (`hdl.engine.codec.feedback`), loaded and dumped by streams::
 
-outside.back ─┬▶ residuals.back ─▶ feedback ─▶ residuals.out ─┬▶ outside.out
-              ├▶ dumped words                                 │
-              ╰──────────────▶ as it came ────────────────────┤
-                                              loaded words ───╯
+    outside.back ─┬▶ residuals.back ─▶ feedback ─▶ residuals.out ─┬▶ outside.out
+                  ├▶ dumped words                                 │
+                  ╰──────────────▶ as it came ────────────────────┤
+                                                  loaded words ───╯
+
+There is one tensor of them, outside or on its way from one end to the other.
 """
 
 from __future__ import annotations
