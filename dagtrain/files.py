@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import signal
 import struct
 import tempfile
 import threading
@@ -58,6 +59,29 @@ def open_archive(path: Path) -> Iterator[NpzFile]:
                 yield file
     except ARCHIVE_ERRORS as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ctrl-C, and what asks to end, wait until the body is through.
+
+    A `zipfile.ZipFile` that an exception meets between two of its own lines can't be closed any more."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    # what was not set from Python can't be set again, and raises nothing here
+    found = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    before = {each: handler for each, handler in found.items() if handler is not None}
+    heard: list[int] = []
+    try:
+        for each in before:
+            signal.signal(each, lambda number, _: heard.append(number))
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+        for number in heard[-1:]:
+            signal.raise_signal(number)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ from dagtrain.flow import (
     simulate_step,
 )
 from dagtrain.flow.import_step import load_training_graph
+from dagtrain.graph.storage import load_arrays, save_arrays
 from dagtrain.planning.realise import Realiser
 from dagtrain.training.emulator import Emulator
 from tests.flow_support import CLUSTER, Case, Outcome, call, new_case, quick_costs, tiny_model
@@ -950,6 +952,37 @@ def test_ctrl_c_from_outside_stops_a_running_training(case: Case) -> None:
     assert {
         name: data for name, data in case.snapshot().items() if not name.startswith((".train", "train-live"))
     } == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_within_an_archive_waits_until_it_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    """Without that the archive could not be closed, and said so in place of the interrupt."""
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    opened = zipfile.ZipFile.open
+
+    def open_and_press(archive: zipfile.ZipFile, *words: Any, **further: Any) -> Any:
+        member = opened(archive, *words, **further)
+        signal.raise_signal(number)
+        return member
+
+    path = tmp_path / "arrays.npz"
+    save_arrays(path, {"old": np.zeros(3)})
+    monkeypatch.setattr(zipfile.ZipFile, "open", open_and_press)
+    before = signal.signal(number, interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            save_arrays(path, {"a": np.arange(1000), "b": np.arange(3)})
+        assert signal.getsignal(number) is interrupt
+    finally:
+        signal.signal(number, before)
+    monkeypatch.undo()
+    assert load_arrays(path)["old"].tolist() == [0, 0, 0]
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_training_goes_on_where_ctrl_c_stopped_it_and_ends_with_the_same_weights(

@@ -17,7 +17,7 @@ from dagtrain.cosim.simulator import Simulator
 from dagtrain.cosim.trace import Traced, Traces, Wrong, traced_streams
 from dagtrain.cosim.viewers import write_views
 from dagtrain.cosim.waves import WaveKind, Window, chosen_waves, read_waves, write_waves
-from dagtrain.files import open_archive, write_text
+from dagtrain.files import open_archive, uninterrupted, write_text
 from dagtrain.flow.cosim_step import (
     VIEWS,
     WAVES,
@@ -128,7 +128,8 @@ def _work(folder: Path, workspace: Workspace, options: DebugOptions, progress: P
             + "".join(f", and {len(inner)} signals inside {one.nodes[0]}" for one in inside),
             f"beside it {VIEWS}",
         ]
-    np.savez_compressed(folder / SENT, allow_pickle=False, **dict(traces.sent))
+    with uninterrupted():
+        np.savez_compressed(folder / SENT, allow_pickle=False, **dict(traces.sent))
     meta = _meta(workspace, ready, traces, ended)
     meta |= {"seed": options.seed, "data": options.data, "lines": [*meta["lines"], *lines]}
     write_text(folder / "debug.json", json.dumps(meta, indent=1) + "\n")

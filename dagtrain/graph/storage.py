@@ -17,7 +17,7 @@ import numpy.typing as npt
 from pydantic import ValidationError
 from typing_extensions import TypedDict
 
-from dagtrain.files import open_archive, replaced_file, write_text
+from dagtrain.files import open_archive, replaced_file, uninterrupted, write_text
 from dagtrain.graph.ir import Graph, GraphError, Node, Role, Stage, verify
 from hdl.errors import DagtrainError, Problem
 from hdl.fixed import FloatArray
@@ -256,7 +256,7 @@ def _build(kind: type[T], settings: Mapping[str, Any], where: str) -> T:
 
 def save_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
     """Write an ``.npz`` in one step; the same arrays give the same bytes."""
-    with replaced_file(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+    with replaced_file(path) as file, uninterrupted(), zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for name, value in arrays.items():
             with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, np.asarray(value), allow_pickle=False)

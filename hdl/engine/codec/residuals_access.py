@@ -40,9 +40,9 @@ def accessed_residuals(
     words, a multiplexer of a beat, a queue of two, and counters.
 
     Ports:
-        outside: ``back`` in, ``out`` out, streams of a beat of residuals, ``beats`` a tensor; the latter's valid and
-            payload from registers.
-        residuals: ``back`` out, ``out`` in, streams as wide: of who adds residuals, and makes new ones.
+        outside: in and out; takes ``back``, drives ``out``: streams of a beat of residuals, ``beats`` a tensor; the
+            latter's valid and payload from registers.
+        residuals: in and out; drives ``back``, takes ``out``: streams as wide, of who adds residuals.
         taken: in, stream of `WORD_BITS` bits: a beat in pieces, low bits first.
         given: out, stream as wide: the same, while ``batches.giving``.
         batches: in and out; drives ``rests``, from registers.
