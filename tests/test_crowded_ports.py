@@ -145,6 +145,8 @@ def test_slower_levels_are_tried_as_far_as_they_are_faster_than_the_plan_there_i
     monkeypatch.setattr(Realiser, "with_reserve", lambda *_: None)
     with pytest.raises(InfeasibleError, match="faster than the best plan's" if there else "no room for ports"):
         Realiser(replace(case.searcher, best=best)).with_links(found)
+    assert best.missed is not None
+    assert best.missed.why == "with its network ports and memories it has no room: no room for ports"
     # as it was found, then slower ones; the last one of all again, to tell why
     slow = priced[1 : 1 + tried]
     assert slow == sorted({*slow})

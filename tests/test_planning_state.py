@@ -99,6 +99,39 @@ def test_another_plan_of_the_network_counts_as_one_but_is_not_taken() -> None:
     assert Best().training_cycles is None
 
 
+def test_the_fastest_placement_that_is_not_kept_is_known_and_why() -> None:
+    best = Best()
+    best.take(at(100))
+    assert best.missed is None
+    pace = planned().plan.cycles_per_frame
+    slower_to_train = at(200)
+    best.take(replace(slower_to_train, plan=replace(slower_to_train.plan, cycles_per_frame=pace - 3)))
+    assert best.missed is not None
+    assert best.missed.cycles_per_frame == pace - 3
+    text = best.missed.text(planned().plan.clock_hz)
+    assert text.endswith("training gets 1,000,000 frames/s with it, and 2,000,000 with the plan of then"), text
+    best.miss(replace(planned().plan, cycles_per_frame=pace - 1), "slower than that")
+    assert best.missed.cycles_per_frame == pace - 3
+    best.miss(replace(planned().plan, cycles_per_frame=pace - 4), "no room")
+    assert best.missed.why == "no room"
+
+
+@pytest.mark.parametrize(("quotient", "said"), [(Fraction(1, 2), 1), (Fraction(1), 0), (Fraction(999, 1000), 0)])
+def test_a_user_is_told_of_a_faster_placement_that_was_not_kept(
+    quotient: Fraction, said: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take = Best.take
+
+    def take_and_miss(best: Best, found: Planned) -> None:
+        take(best, found)
+        best.miss(replace(found.plan, cycles_per_frame=found.plan.cycles_per_frame * quotient), "no room for it")
+
+    monkeypatch.setattr(Best, "take", take_and_miss)
+    made = planner()
+    made.run()
+    assert [warning.endswith("was found and not kept: no room for it") for warning in made.warnings] == [True] * said
+
+
 # ---- the time
 
 

@@ -7,12 +7,26 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from dagtrain.planning.results import Planned, Searched, with_bound
+from dagtrain.rates import rate_text
 from placement.problem.deadline import Ended
 from placement.problem.plan import Plan
 
 
 class GoalReached(Ended):
     """The plan is as good as the user wants it: nothing more is looked for."""
+
+
+@dataclass(frozen=True)
+class Missed:
+    """A placement that was found, and why it is not the plan."""
+
+    cycles_per_frame: Fraction | int
+    why: str
+
+    def text(self, clock_hz: int) -> str:
+        """What a user is told."""
+        rate = rate_text(float(clock_hz / self.cycles_per_frame))
+        return f"a placement of {rate} frames/s inside a batch was found and not kept: {self.why}"
 
 
 @dataclass
@@ -28,6 +42,8 @@ class Best:
     # cycles a frame of training with another plan that there is of the network: slower ones are of no use
     known_cycles: Fraction | None = None
     planned: Planned | None = None
+    # the fastest placement that was found and not kept
+    missed: Missed | None = None
 
     @property
     def training_cycles(self) -> Fraction | None:
@@ -59,11 +75,18 @@ class Best:
         if best is None or planned.plan.training_cycles <= best.plan.training_cycles:
             self.planned = planned
         else:
+            rate, kept = (rate_text(float(plan.clock_hz / plan.training_cycles)) for plan in (planned.plan, best.plan))
+            self.miss(planned.plan, f"training gets {rate} frames/s with it, and {kept} with the plan of then")
             self.learn(planned.plan, planned.searched)
         is_faster = best is None or planned.plan.training_cycles < best.plan.training_cycles
         if is_faster and self.fast_enough(planned.plan):
             self.keep(planned)
             self._check_goal(planned.plan)
+
+    def miss(self, plan: Plan, why: str) -> None:
+        """Note that a placement found is not kept."""
+        if self.missed is None or plan.cycles_per_frame < self.missed.cycles_per_frame:
+            self.missed = Missed(plan.cycles_per_frame, why)
 
     def learn(self, plan: Plan, searched: Searched | None) -> None:
         """Note what a search that brought nothing faster proved, if its plan is of the same nodes."""

@@ -109,6 +109,9 @@ class Planner:
         assert best.planned is not None, "a search that ends has a plan"
         if not self.problem.fast_enough(best.planned.plan):
             raise self.problem.too_slow(best.planned.plan)
+        plan, missed = best.planned.plan, best.missed
+        if missed is not None and missed.cycles_per_frame * LEAST_RATIO <= plan.cycles_per_frame:
+            searcher.warn(missed.text(plan.clock_hz))
         planned = with_best_mtu(self.searcher, with_updates_nearer(self.searcher, best.planned))
         return with_codec_where_it_gains(self.searcher, planned) if self.problem.choose_codec else planned
 

@@ -25,7 +25,7 @@ from dagtrain.planning.priced import ON_CHIP, PricedLevel
 from dagtrain.planning.rate import with_rate
 from dagtrain.planning.results import Found, Planned, faster, with_binding, with_bound
 from dagtrain.planning.searcher import Searcher
-from hdl.errors import FoldingError, InfeasibleError, OutOfTimeError, Problem
+from hdl.errors import DagtrainError, FoldingError, InfeasibleError, OutOfTimeError, Problem
 from hdl.layers.storage import Home
 from placement.problem.cluster import Cluster
 from placement.problem.deadline import Ended
@@ -89,7 +89,8 @@ class Realiser:
                 return with_binding(self.fixed(places_of(plan), folds, homes, found, explain=False), plan)
             except Ended:
                 raise
-            except (InfeasibleError, OutOfTimeError, FoldingError):
+            except (InfeasibleError, OutOfTimeError, FoldingError) as error:
+                self.searcher.best.miss(plan, f"with its network ports and memories it has no room: {_first(error)}")
                 return None
 
     def at_slower_levels(self, plan: Plan, found: Found) -> Planned:
@@ -227,6 +228,12 @@ class Realiser:
         deadline.check()
         bounded = plan if found is None else with_bound(plan, found)
         return Planned(with_rate(bounded, problem.graph, problem.cluster), instance)
+
+
+def _first(error: DagtrainError) -> str:
+    """The first of the problems that an error lists, without cures, and how many more there are."""
+    more = len(error.problems) - 1
+    return error.problems[0].what + (f" (and {more:,} more)" if more else "")
 
 
 def _is_slowed_by_ports(plan: Plan, found: Plan) -> bool:
