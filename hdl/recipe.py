@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from fractions import Fraction
+from functools import cached_property, lru_cache
 from typing import Self
 
 from hdl.spelling import QUIET, spelt
@@ -38,47 +40,119 @@ class Loss(StrEnum):
     MEAN_SQUARED_ERROR = "mean-squared-error"
 
 
+@lru_cache
+def turns_of(shares: Sequence[int]) -> tuple[int, ...]:
+    """Which copy gets each of so many frames as the shares of all copies add up to, each as evenly as can be: those of
+    a copy stand in the middle of as many equal parts of all.  3 and 2 take the turns 0, 1, 0, 1, 0."""
+    middles = (
+        (Fraction(2 * number + 1, 2 * share), copy) for copy, share in enumerate(shares) for number in range(share)
+    )
+    return tuple(copy for _, copy in sorted(middles))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Dealt:
     """Which frames of a training one of several copies of a layer gets: every so many of each batch.
 
     Frames are dealt anew in every batch, so that a copy gets equally many of each, whether or not the copies divide a
-    batch: its engines are those of a smaller batch."""
+    batch: its engines are those of a smaller batch.
+
+    Raises `ValueError` where some copy gets no frame of a batch."""
 
     copy: int
     copies: int
     # of the training
     batch: int
     staleness: int
+    # how many of as many frames as they add up to each copy gets; none: one each
+    shares: tuple[int, ...] = field(default=(), metadata=QUIET)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.copy < self.copies <= self.batch:
+        if not 0 <= self.copy < self.copies:
+            raise ValueError(f"copy {self.copy} of {self.copies}")
+        if self.shares and (len(self.shares) != self.copies or min(self.shares) < 1):
+            raise ValueError(f"shares of {self.copies} copies: {self.shares}")
+        if not self.all_get_some(self.batch):
+            shares = f", which get {self.shares} of {len(self.turns)} frames," if self.shares else ""
             raise ValueError(
-                f"copy {self.copy} of {self.copies} in batches of {self.batch}: each copy needs a frame of every batch"
+                f"copy {self.copy} of {self.copies}{shares} in batches of {self.batch}: each copy needs a frame of "
+                "every batch"
             )
+
+    __repr__ = spelt
+
+    @cached_property
+    def turns(self) -> tuple[int, ...]:
+        """Which copy gets each frame of a batch; after these they come again."""
+        return turns_of(self.shares or (1,) * self.copies)
+
+    @cached_property
+    def _own(self) -> tuple[int, ...]:
+        """The places of the copy in these."""
+        return tuple(place for place, copy in enumerate(self.turns) if copy == self.copy)
+
+    @cached_property
+    def _frames(self) -> int:
+        """Of a batch that are the copy's."""
+        return self.share(self.batch)
+
+    @property
+    def are_uneven(self) -> bool:
+        """Whether a copy's frames come sooner after one another here than there."""
+        return self.batch % len(self.turns) > 0 or len({*self.shares}) > 1
+
+    def all_get_some(self, frames: int) -> bool:
+        """Whether all copies get some of the first frames of a batch."""
+        return len({*self.turns[:frames]}) == self.copies
 
     def share(self, frames: int) -> int:
         """How many of the first frames of a batch are the copy's."""
-        return -(-(frames - self.copy) // self.copies) if frames > self.copy else 0
+        return self._share_of(self.copy, frames)
+
+    def _share_of(self, copy: int, frames: int) -> int:
+        rounds, rest = divmod(frames, len(self.turns))
+        return rounds * self.turns.count(copy) + self.turns[:rest].count(copy)
+
+    def gets(self, frame: int) -> bool:
+        """Whether a frame of the training is the copy's."""
+        return self.turns[frame % self.batch % len(self.turns)] == self.copy
 
     def frame(self, index: int) -> int:
         """Which frame of the training is the copy's frame ``index``."""
-        batch, place = divmod(index, self.share(self.batch))
-        return batch * self.batch + place * self.copies + self.copy
+        batch, place = divmod(index, self._frames)
+        rounds, rest = divmod(place, len(self._own))
+        return batch * self.batch + rounds * len(self.turns) + self._own[rest]
 
     def index(self, frame: int) -> int:
         """How many of the frames of the training before this one are the copy's."""
         batch, place = divmod(frame, self.batch)
-        return batch * self.share(self.batch) + self.share(place)
+        return batch * self._frames + self.share(place)
 
     def ends_batch(self, frame: int) -> bool:
         """Whether a frame of the copy is its last one of a batch."""
-        return frame % self.batch + self.copies >= self.batch
+        return self.share(frame % self.batch + 1) == self._frames
 
     @property
     def busy(self) -> Fraction:
-        """Share of all frames that the busiest copy gets."""
-        return Fraction(-(-self.batch // self.copies), self.batch)
+        """Share of all frames that the copy gets, or the busiest one of those of the same share."""
+        alike = [copy for copy in range(self.copies) if not self.shares or self.shares[copy] == self.shares[self.copy]]
+        return Fraction(max(self._share_of(copy, self.batch) for copy in alike), self.batch)
+
+    @cached_property
+    def late(self) -> Fraction:
+        """By how many turns the copy begins a frame behind its coming, at most, where it takes as long for each as its
+        share of all lets it: frames that come sooner after one another wait for those before."""
+        late, free = Fraction(0), Fraction(0)
+        for index in range(2 * self._frames):
+            frame = self.frame(index)
+            late = max(late, free - frame)
+            free = max(free, Fraction(frame)) + 1 / self.busy
+        return late
+
+    @property
+    def as_first(self) -> Self:
+        """The same of the first copy of the same share."""
+        return replace(self, copy=self.shares.index(self.shares[self.copy]) if self.shares else 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,11 +242,12 @@ class Recipe:
         """The number of updates behind the weights with which ``frame`` is computed."""
         return max(0, (frame - self.staleness) // self.batch)
 
-    def of_copy(self, copy: int, copies: int) -> Self:
-        """The recipe of a copy of a layer: the same version for each of its frames as in one layer that gets all.
+    def of_copy(self, copy: int, copies: int, shares: tuple[int, ...] = ()) -> Self:
+        """The recipe of a copy of a layer: the same version for each of its frames as in one layer that gets all;
+        ``shares`` as in `Dealt`.
 
         Raises `ValueError` where some copy would have no frame in a batch."""
-        dealt = Dealt(copy=copy, copies=copies, batch=self.batch, staleness=self.staleness)
+        dealt = Dealt(copy=copy, copies=copies, batch=self.batch, staleness=self.staleness, shares=shares)
         return replace(self, batch=dealt.share(self.batch), staleness=dealt.share(self.staleness), dealt=dealt)
 
     def frame(self, index: int) -> int:

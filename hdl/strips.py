@@ -38,6 +38,8 @@ class Strips:
     results: int = 1
     # for which the engine rests after a batch
     rest_cycles: int = 0
+    # elements of a sum over a batch, the last ones, that leave beside the engine's work; 0: it rests for all of them
+    sum_word: int = 0
     # between the last operation of one version of the weights and the first one of the next, at least
     load_cycles: int = 0
     # strips of a pass over the map, where they are parts of its rows; else 0

@@ -25,7 +25,7 @@ from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.calibrate import calibrate
 from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.passes.memory_home import keep_in_dram
-from dagtrain.passes.replicate import replicate
+from dagtrain.passes.replicate import Copies, replicate
 from dagtrain.passes.split_rows import split_rows
 from dagtrain.schedule.wired import Wired
 from dagtrain.training.feeds import synthetic_feeds
@@ -60,7 +60,7 @@ def residual_net(staleness: int, batch: int = BATCH) -> Graph:
 
 
 def copied_net(
-    staleness: int, batch: int, copies: Mapping[str, int] | None = None, rows: Mapping[str, int] | None = None
+    staleness: int, batch: int, copies: Mapping[str, Copies] | None = None, rows: Mapping[str, int] | None = None
 ) -> Graph:
     """The residual block without the norm, frames dealt out to so many copies of layers, or rows to so many parts."""
     builder = GraphBuilder("copied", Recipe(batch=batch, staleness=staleness), seed=5)

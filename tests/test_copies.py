@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from fractions import Fraction
 from functools import cache
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,15 @@ from dagtrain.passes.exchange import COPY, parse_exchange
 from dagtrain.passes.fold import fold_graph, weight_groups
 from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.passes.memory_home import keep_in_dram
-from dagtrain.passes.replicate import most_copies, parse_copies, replicate
+from dagtrain.passes.replicate import (
+    Copies,
+    copies_from_json,
+    copies_to_json,
+    dealt_shares,
+    most_copies,
+    parse_copies,
+    replicate,
+)
 from dagtrain.passes.widths import Widths
 from dagtrain.planning.link_costs import network_links
 from dagtrain.progress import Silent
@@ -45,7 +53,7 @@ from hdl.layers.capabilities import is_engine
 from hdl.layers.folding import frame_lanes
 from hdl.layers.wiring.deal import Collect, Deal
 from hdl.layers.wiring.host import METRICS
-from hdl.recipe import Dealt, Recipe
+from hdl.recipe import Dealt, Recipe, turns_of
 from hdl.tensor import Kind
 from importers.onnx import NormMode, import_model
 from tests.cosim_support import DEVICES, TINY_DRAM, simulate_design
@@ -54,13 +62,17 @@ from tests.flow_support import CLUSTER, Case, new_case, quick_costs, with_few_ds
 BATCHES = 4
 # cycles a frame of circuits, and of some of a copy that is slow on purpose
 CYCLES, SLOW = 300, 700
-# a layer, a stretch with dropout, all, unlike numbers side by side, all within the block
-SETS: Mapping[str, Mapping[str, int]] = {
+# a frame in less cycles than it has pixels
+FAST = 24
+# a layer, a stretch with dropout, all, unlike numbers side by side, all within the block; the same of unlike shares
+SETS: Mapping[str, Mapping[str, Copies]] = {
     "a convolution": {"conv2": 2},
     "a stretch": {"conv2": 3, "bias1": 3, "relu2": 3, "dropout1": 3},
     "two of all": {"*": 2},
     "three of all": {"*": 3},
     "unlike numbers": {"conv1": 2, "relu1": 2, "conv2": 3, "add1": 2, "gemm1": 4},
+    "two of unlike shares": {"*": (2, 1)},
+    "unlike shares": {"conv1": (3, 2), "relu1": 2, "conv2": (1, 2, 1), "dropout1": (3, 1), "add1": (2, 3), "gemm1": 4},
 }
 # frames a batch and staleness: drained, some frames stale, a whole batch; batches that copies divide and don't
 RECIPES = [pytest.param(4, 0, marks=pytest.mark.slow), (5, 3), pytest.param(6, 6, marks=pytest.mark.slow)]
@@ -109,30 +121,59 @@ def test_copies_train_to_the_bits_of_one(name: str, batch: int, staleness: int) 
     assert same([*several.evaluate(feeds).values()], [*one.evaluate(feeds).values()])
 
 
-@pytest.mark.parametrize("copies", [2, 3, 5])
+# of batches of 7 frames
+SHARES = [(1, 1), (1, 1, 1), (1, 1, 1, 1, 1), (3, 2), (1, 2), (2, 3, 2), (5, 1), (4, 3, 1)]
+
+
+@pytest.mark.parametrize("shares", SHARES)
 @pytest.mark.parametrize("staleness", [0, 1, 4, 7])
-def test_each_frame_of_a_copy_has_the_version_that_it_has_in_one(copies: int, staleness: int) -> None:
-    recipe, frames = Recipe(batch=7, staleness=staleness), 70
+def test_each_frame_of_a_copy_has_the_version_that_it_has_in_one(shares: tuple[int, ...], staleness: int) -> None:
+    recipe, frames, copies = Recipe(batch=7, staleness=staleness), 70, len(shares)
     found: dict[int, int] = {}
     for copy in range(copies):
-        own = recipe.of_copy(copy, copies)
+        own = recipe.of_copy(copy, copies, shares)
         for index in range(own.batch * frames // recipe.batch):
             assert own.version(index) == recipe.version(own.frame(index))
             found[own.frame(index)] = copy
-    assert found == {frame: frame % recipe.batch % copies for frame in range(frames)}
+    turns = turns_of(shares)
+    assert found == {frame: turns[frame % recipe.batch % len(turns)] for frame in range(frames)}
+    assert max(shares) > 1 or turns == tuple(range(copies))
 
 
-@pytest.mark.parametrize("copies", [2, 3, 5])
-def test_turns_are_told_apart(copies: int) -> None:
-    for batch in range(copies, 9):
-        dealt = [Dealt(copy=copy, copies=copies, batch=batch, staleness=0) for copy in range(copies)]
+@pytest.mark.parametrize(
+    ("shares", "turns"),
+    [((3, 2), (0, 1, 0, 1, 0)), ((1, 2), (1, 0, 1)), ((5, 1), (0, 0, 0, 1, 0, 0)), ((1, 4, 2), (1, 2, 1, 0, 1, 2, 1))],
+)
+def test_turns_of_unlike_shares_are_as_even_as_can_be(shares: tuple[int, ...], turns: tuple[int, ...]) -> None:
+    assert turns_of(shares) == turns
+    for copy, share in enumerate(shares):
+        # by any frame a copy has had as many as its share of them, to less than one
+        assert all(abs(turns[:end].count(copy) - Fraction(end * share, sum(shares))) < 1 for end in range(len(turns)))
+
+
+@pytest.mark.parametrize("shares", SHARES)
+def test_turns_are_told_apart(shares: tuple[int, ...]) -> None:
+    turns, copies = turns_of(shares), len(shares)
+    for batch in range(max(turns.index(copy) for copy in range(copies)) + 1, 12):
+        dealt = [
+            Dealt(copy=copy, copies=copies, batch=batch, staleness=0, shares=dealt_shares(shares))
+            for copy in range(copies)
+        ]
         for frame in range(3 * batch):
             (turn,) = (one for one in dealt if one.frame(one.index(frame)) == frame)
-            assert turn.copy == frame % batch % copies
+            assert turn.copy == turns[frame % batch % len(turns)]
+            assert [one.gets(frame) for one in dealt] == [one is turn for one in dealt]
             assert all(one.index(frame + 1) - one.index(frame) == (one is turn) for one in dealt)
             later = turn.frame(turn.index(frame) + 1)
             assert turn.ends_batch(frame) == (later // batch > frame // batch)
-        assert max(one.share(batch) for one in dealt) == dealt[0].busy * batch
+        for one in dealt:
+            alike = [other for other in dealt if shares[other.copy] == shares[one.copy]]
+            assert max(other.share(batch) for other in alike) == one.busy * batch
+            assert one.as_first is not one
+            assert (one.as_first.copy, one.as_first.busy) == (alike[0].copy, one.busy)
+        frames = [frame for frame in range(3 * batch) if dealt[-1].gets(frame)]
+        apart = {later - earlier for earlier, later in pairwise(frames)}
+        assert dealt[-1].are_uneven or len(apart) == 1
 
 
 def test_copies_have_as_many_times_longer_for_a_frame() -> None:
@@ -148,9 +189,47 @@ def test_copies_have_as_many_times_longer_for_a_frame() -> None:
     for name, node in one.by_name.items():
         if is_engine(node.layer) and node.layer.multipliers > 1:
             assert two.by_name[f"{name}@0"].layer.multipliers <= math.ceil(node.layer.multipliers / 2) + 1
+    unlike = fold_graph(insert_forks(replicate(net(6, 6), SETS["two of unlike shares"])), FAST)
+    assert all(unlike.cycles_per_frame(node) <= FAST for node in unlike.nodes)
+    assert {unlike.busy(name) for name in unlike.dealt} == {Fraction(1, 3), Fraction(2, 3)}
+    # the one with fewer frames has more time for each
+    lasting = {node.name: node.layer.cycles_per_frame for node in unlike.nodes if node.name in unlike.dealt}
+    pairs = [(cycles, lasting[f"{name[:-2]}@1"]) for name, cycles in lasting.items() if name.endswith("@0")]
+    assert all(more <= fewer for more, fewer in pairs)
+    assert sum(more < fewer for more, fewer in pairs) > len(pairs) / 2
     uneven = insert_forks(replicate(net(5, 3), SETS["two of all"]))
     assert {uneven.busy(name) for name in uneven.dealt} == {Fraction(3, 5)}
     assert {uneven.turns_are_uneven(edge) for edge in uneven.dealt_edges} == {True}
+
+
+@pytest.mark.parametrize("shares", [(1, 2), (2, 1), (1, 3, 2)])
+@pytest.mark.parametrize("cycles", [100, 200, 300])
+def test_copies_of_unlike_shares_get_the_tile_of_the_one_with_the_least_time(
+    shares: tuple[int, ...], cycles: int
+) -> None:
+    graph = fold_graph(insert_forks(replicate(net(6, 6), {"conv1": shares})), cycles)
+    assert all(graph.cycles_per_frame(node) <= cycles for node in graph.nodes)
+    tiles = {node.layer.tile for node in graph.nodes if node.name.startswith("conv1@")}
+    assert len(tiles) == 1
+    # and no more multipliers than one layer with that share of the frames
+    least = fold_graph(insert_forks(net(6, 6)), math.floor(cycles * sum(shares) / max(shares)))
+    assert graph.by_name["conv1@0"].layer.tile == least.by_name["conv1"].layer.tile
+
+
+@pytest.mark.parametrize(
+    ("shares", "batch", "late"),
+    [
+        ((1, 1), 4, (0, 0)), ((2, 1), 6, (Fraction(1, 2), 0)), ((3, 2), 10, (Fraction(2, 3), Fraction(1, 2))),
+        # three of five, a turn sooner behind each batch
+        ((1, 1), 5, (Fraction(2, 3), 0)),
+    ],
+)  # fmt: skip
+def test_frames_that_come_sooner_wait_for_those_before(
+    shares: tuple[int, ...], batch: int, late: tuple[Fraction | int, ...]
+) -> None:
+    for copy, most in enumerate(late):
+        dealt = Dealt(copy=copy, copies=len(shares), batch=batch, staleness=0, shares=dealt_shares(shares))
+        assert dealt.late == most
 
 
 def test_what_passes_copies_is_what_passes_one() -> None:
@@ -194,6 +273,14 @@ def test_copies_keep_hardly_more_frames_for_the_way_back_than_one() -> None:
 def test_copies_without_a_frame_are_refused() -> None:
     with pytest.raises(ValueError, match="copy 3 of 4 in batches of 3: each copy needs a frame of every batch"):
         Recipe(batch=3).of_copy(3, 4)
+    unlike = r"copy 0 of 2, which get \(1, 5\) of 6 frames, in batches of 2: each copy needs a frame"
+    with pytest.raises(ValueError, match=unlike):
+        Recipe(batch=2).of_copy(0, 2, (1, 5))
+    with pytest.raises(ShapeError, match=r"Deal: copy 0 of 2, .*; take shares that are nearer"):
+        Deal(shape=(1, 1, 2), recipe=Recipe(batch=2), shares=(1, 5))
+    for shares in ((1, 2, 3), (2, 0)):
+        with pytest.raises(ValueError, match="shares of 2 copies"):
+            Recipe(batch=7).of_copy(1, 2, shares)
     with pytest.raises(ValueError, match="copy 2 of 2"):
         Dealt(copy=2, copies=2, batch=4, staleness=0)
     for kind in (Deal, Collect):
@@ -206,14 +293,18 @@ def test_all_that_is_wrong_with_copies_is_said_at_once() -> None:
     x = build.relu(build.norm(build.conv(build.input(4, 4, 1), 2, 3, padding=1)))
     training = differentiate(build.classify(build.gemm(build.global_average_pool(x), 3)))
     with pytest.raises(GraphError) as raised:
-        replicate(training, {"conv1": 5, "input1": 2, "loss1": 2, "norm1": 2, "convx": 2, "gemm?": 2, "gemm1": 3})
+        replicate(
+            training,
+            {"conv1": 5, "input1": 2, "loss1": 2, "norm1": 2, "convx": 2, "gemm?": 2, "gemm1": (3, 2), "relu1": (9, 1)},
+        )
     for part in (
         r"5 copies of conv1: a batch has 4 frames, and each copy needs one; choose 4 or fewer",
         "input1 (HostInput) serves the host's streams, of which there is one; leave it",
         "loss1 (SoftmaxCrossEntropy) serves the host's streams",
         "norm1 (OnlineNorm) runs statistics from frame to frame, of which there is one for all frames; leave it, or",
         "no layer matches 'convx'; names are like conv1",
-        "gemm1 is to have 2 copies, and 3; choose one number",
+        "gemm1 is to have 2 copies, and 3:2; choose one number",
+        "9:1 copies of relu1: of 4 frames a batch some copy gets none; choose shares that are nearer to one another",
     ):
         assert part in str(raised.value), part
 
@@ -235,11 +326,18 @@ def test_sums_of_copies_that_wrap_are_those_of_one(way: str, sums: str) -> None:
 
 
 def test_options_that_name_no_copies_are_refused() -> None:
-    assert parse_copies(("conv2=2", "layer1*=3")) == {"conv2": 2, "layer1*": 3}
+    assert parse_copies(("conv2=2", "layer1*=3", "x=3:2")) == {"conv2": 2, "layer1*": 3, "x": (3, 2)}
+    # what is equal, or larger than it need be
+    found = parse_copies(("a=2:2:2", "b=6:4", "c=5", "d=1"))
+    assert found == {"a": 3, "b": (3, 2), "c": 5, "d": 1}
+    assert copies_from_json(json.loads(json.dumps(copies_to_json(found)))) == found
     with pytest.raises(DagtrainError) as raised:
-        parse_copies(("=2", "conv=", "conv=two", "conv=0", "a=2", "a=3"))
+        parse_copies(("=2", "conv=", "conv=two", "conv=0", "a=2", "a=3", "b=3:0", "c=3:"))
     said = str(raised.value)
-    for part in ("'=2' is not LAYER=COPIES: no layer", "'' is no number", "'two' is", "'0' is", "names a twice"):
+    for part in (
+        "'=2' is not LAYER=COPIES: no layer", "'' is no number", "'two' is", "'0' is", "names a twice", "'3:0' is",
+        "'3:' is", "write e.g. 2, or 3:2 for two copies of which one gets 3 of 5 frames",
+    ):  # fmt: skip
         assert part in said, part
 
 
@@ -248,8 +346,9 @@ def test_one_copy_is_the_layer_itself() -> None:
     assert replicate(graph, {"conv2": 1}) == graph
 
 
-def test_graphs_with_copies_are_kept_in_files(tmp_path: Path) -> None:
-    graph = insert_forks(replicate(net(5, 3), SETS["unlike numbers"]))
+@pytest.mark.parametrize("name", ["unlike numbers", "unlike shares"])
+def test_graphs_with_copies_are_kept_in_files(name: str, tmp_path: Path) -> None:
+    graph = insert_forks(replicate(net(5, 3), SETS[name]))
     save_graph(graph, tmp_path / "graph.json")
     assert load_graph(tmp_path / "graph.json").nodes == graph.nodes
     assert json.loads((tmp_path / "graph.json").read_text())["recipe"]["dealt"] is None
@@ -274,6 +373,9 @@ def test_import_makes_copies_and_says_what_is_wrong(tmp_path: Path) -> None:
     record = json.loads((tmp_path / "build" / "import" / "import.json").read_text())
     assert record["copies"] == {"c*": 2}
     assert "c_node@1" in (tmp_path / "build" / "import" / "graph.json").read_text()
+    assert case.step("import", "--copy", "c*=3:2").code == 0
+    record = json.loads((tmp_path / "build" / "import" / "import.json").read_text())
+    assert record["copies"] == {"c*": "3:2"}
     bad = case.step("import", "--copy", "k=2")
     assert (bad.code, "no layer matches 'k'" in bad.error) == (1, True)
 
@@ -345,7 +447,14 @@ def test_copies_are_placed_apart_and_split_as_one_layer(tmp_path: Path, monkeypa
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "batch", "staleness"), [("a stretch", 4, 0), ("two of all", 5, 3), ("unlike numbers", 6, 6)]
+    ("name", "batch", "staleness"),
+    [
+        ("a stretch", 4, 0),
+        ("two of all", 5, 3),
+        ("unlike numbers", 6, 6),
+        ("two of unlike shares", 5, 3),
+        ("unlike shares", 6, 6),
+    ],
 )
 def test_circuits_of_copies_on_slow_links_train_to_the_bits_of_one(
     name: str, batch: int, staleness: int, tmp_path: Path
@@ -358,10 +467,6 @@ def test_circuits_of_copies_on_slow_links_train_to_the_bits_of_one(
 def test_circuits_of_copies_with_weights_in_dram_train_to_the_bits_of_one(tmp_path: Path) -> None:
     graph = insert_forks(replicate(net(5, 3), SETS["a convolution"]))
     check_circuits(keep_in_dram(graph, ["conv2@0", "conv2.error@1", "conv2.gradient@1"]), 5, 3, tmp_path)
-
-
-# a frame in less cycles than it has pixels
-FAST = 24
 
 
 @cache

@@ -180,3 +180,29 @@ def test_a_last_placement_that_does_not_hold_ends_a_climb_with_the_plan_there_is
     empty = Ladder(replace(case.searcher, best=Best()))
     with pytest.raises(InfeasibleError, match="no room"):
         empty.hold_last(empty.searcher, case.found)
+
+
+@pytest.mark.parametrize(
+    ("how", "kept"),
+    [
+        pytest.param(lambda ladder, found: ladder.hold(found), False, id="as it is"),
+        pytest.param(lambda ladder, found: ladder.hold(found, at_any_cost=True), True, id="at any cost"),
+        pytest.param(lambda ladder, _: ladder.close(), True, id="when the time is over"),
+    ],
+)
+def test_a_placement_that_is_a_little_faster_and_has_no_room_is_made_to_hold(
+    how: Any, kept: bool, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ladder, searcher = Ladder(case.searcher), case.searcher
+    ladder.hold(case.found)
+    before = searcher.best.planned
+    assert before is not None
+    faster = replace(case.found.plan, cycles_per_frame=before.plan.cycles_per_frame - 1)
+    made = replace(before, plan=replace(before.plan, batch_cycles=before.plan.batch_cycles - 1))
+    monkeypatch.setattr(Realiser, "holding", lambda *_: None)
+    monkeypatch.setattr(Realiser, "with_links", lambda *_: made)
+    ladder.found = replace(case.found, plan=faster)
+    how(ladder, ladder.found)
+    after = searcher.best.planned
+    assert after is not None
+    assert (after.plan == made.plan) == kept

@@ -74,7 +74,7 @@ def test_what_something_else_keeps_at_its_pace_is_not_stepped_from(
     problem = SimpleNamespace(cluster=SimpleNamespace(devices=(), periods={}))
     still: Any = SimpleNamespace(
         better=never,
-        hold=lambda _: None,
+        hold=lambda _, **__: None,
         multipliers_at=lambda _: next_steps.HUGE_MULTIPLIERS + 1,
         searcher=SimpleNamespace(problem=problem),
     )

@@ -79,6 +79,39 @@ def test_copies_of_what_is_too_slow_alone_are_chosen_where_that_is_faster(case: 
     assert same_graphs(case, *(f"{layer}={count}" for layer, count in several["copies"].items()))
 
 
+def unlike_clocks() -> str:
+    """A board at 300 MHz and one at 200, of few DSP blocks."""
+    head, board, devices = CLUSTER.partition("[[board]]")
+    board, device, devices = (board + devices).partition("[[device]]")
+    slow = board.replace('"agilex"', '"slow"')
+    fast = board.replace('"agilex"', '"agilex"\nclock_mhz = 300')
+    placed = device + devices.replace('"worker"\nboard = "agilex"', '"worker"\nboard = "slow"')
+    return with_few_dsp(0.0012, head + fast + slow + placed)
+
+
+@pytest.mark.slow
+def test_boards_of_unlike_clocks_are_faster_with_shares_of_unlike_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy on the slow board takes two of five frames in place of one of two; where one layer binds that is a
+    fifth less time."""
+    quick_costs(monkeypatch)
+    found: dict[str, int] = {}
+    for how in ("2", "3:2"):
+        case = new_case(tmp_path / how.replace(":", "_"), unlike_clocks())
+        done(case, "import", "--copy", f"c*={how}", "--copy", f"r*={how}")
+        pins = [
+            f"c_node{role}@{copy}={device}"
+            for role in ("", ".gradient")
+            for copy, device in ((0, "head"), (1, "worker"))
+        ]
+        plan = told(case, "place", "--no-split", *(word for pin in pins for word in ("--pin", pin)))
+        assert {str(copies) for copies in plan["copies"].values()} == {how}
+        assert f"copies: c*={how}, r*={how} (as --copy makes)" in case.step("place", "--no-split").out
+        found[how] = plan["cycles_per_frame"]
+    assert 5 * found["2"] == 6 * found["3:2"]
+
+
 @pytest.mark.slow
 def test_a_layer_that_the_user_names_stays_single(case: Case) -> None:
     kept = told(case, *AUTO, "--pin", "c_node=head")

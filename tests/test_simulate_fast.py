@@ -478,6 +478,12 @@ CASES: dict[str, tuple[Any, str, int, int, float]] = {
     "twelve": (lambda: twelve_net(BATCH), "one", 576, 16, INTERVAL),
     "split": (lambda: split_net(BATCH, BATCH), "one", 400, 16, INTERVAL),
     "copies": (lambda: copied_net(16, 16, {"conv2": 2}), "one", 40, 12, INTERVAL),
+    "unlike shares": (lambda: copied_net(12, 12, {"conv2": (2, 1)}), "one", 60, 12, INTERVAL),
+    "the other way round": (lambda: copied_net(15, 15, {"conv2": (1, 2)}), "one", 100, 12, INTERVAL),
+    "copies end together": (lambda: copied_net(15, 15, {"conv2": (2, 1)}), "one", 60, 12, INTERVAL),
+    "copies nearly end together": (lambda: copied_net(15, 15, {"conv2": (2, 1)}), "one", 80, 12, INTERVAL),
+    "unlike shares of all": (lambda: copied_net(16, 16, {"*": (3, 2)}), "one", 100, 12, INTERVAL),
+    "unlike shares drained": (lambda: copied_net(0, 16, {"*": (3, 2)}), "one", 100, 4, INTERVAL),
     "links": (lambda: residual_net(4, 16), "dealt out", 700, 8, INTERVAL),
     "full ports": (lambda: residual_net(9, 16), "dealt out", 300, 8, FULL_PORTS),
     "chain": (lambda: residual_net(9, 16), "chain", 700, 8, INTERVAL),
@@ -489,8 +495,21 @@ CASES: dict[str, tuple[Any, str, int, int, float]] = {
 }
 
 
+# what is not as near
+NOT_MET = {
+    "copies end together": "a FIFO of 16 beats becomes full a batch later, all intervals are exact",
+    "copies nearly end together": "intervals are 0.17 % too long",
+}
+RUN = [
+    pytest.param(case, marks=pytest.mark.xfail(strict=True, raises=AssertionError, reason=NOT_MET[case]))
+    if case in NOT_MET
+    else case
+    for case in CASES
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", RUN)
 def test_events_are_those_of_the_verilog(case: str, tmp_path: Path) -> None:
     make, kind, cycles, batches, interval = CASES[case]
     graph, library = make(), ModuleLibrary(cache_folder() / "modules")

@@ -209,7 +209,14 @@ SEARCHED = {
     "seconds": {"type": "number"},
     "finished": TRUTH,
     "splits": {"type": "object", "additionalProperties": {"type": "string"}},
-    "copies": {"type": "object", "additionalProperties": {"type": "integer", "minimum": 1}},
+    "copies": {
+        "type": "object",
+        "additionalProperties": {
+            "type": ["integer", "string"],
+            "minimum": 1,
+            "pattern": "^[1-9][0-9]*(:[1-9][0-9]*)+$",
+        },
+    },
     "norm_sync": {"enum": [sync.value for sync in NormSync]},
     "remote": {"type": "array", "items": {"type": "string"}},
     "share_without_stores": {"type": ["number", "null"]},

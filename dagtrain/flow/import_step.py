@@ -29,7 +29,15 @@ from dagtrain.passes.exchange import Exchanging, parse_exchange
 from dagtrain.passes.form import Form
 from dagtrain.passes.freeze_layers import freeze_layers
 from dagtrain.passes.insert_forks import insert_forks
-from dagtrain.passes.replicate import NormSync, parse_copies, parse_norm_sync, replicate, told
+from dagtrain.passes.replicate import (
+    NormSync,
+    copies_from_json,
+    copies_to_json,
+    parse_copies,
+    parse_norm_sync,
+    replicate,
+    told,
+)
 from dagtrain.passes.split_layers import Parts, by_rows, split_layers
 from dagtrain.passes.split_rows import split_rows
 from dagtrain.passes.widths import Widths
@@ -97,7 +105,7 @@ def run(workspace: Workspace, options: ImportOptions, progress: Progress) -> Ste
         "splits": parts_to_json(splits),
         **numbers.record,
         "freeze": list(options.freeze),
-        "copies": copies,
+        "copies": copies_to_json(copies),
         "norm_sync": norm_sync.value,
         **exchange.record,
     }
@@ -277,7 +285,7 @@ def _work(
         "source": dict(source),
         "splits": parts_to_json(form.parts),
         "freeze": list(options.freeze),
-        "copies": dict(form.copies),
+        "copies": copies_to_json(form.copies),
         "norm_sync": form.norm_sync.value,
         **exchange.record,
         "frozen": summary.frozen,
@@ -325,7 +333,7 @@ def _source(model: Path, data: str | None) -> dict[str, str]:
 def imported_form(workspace: Workspace) -> Form:
     """The layers that `import` split, and of which it made copies."""
     meta = read_json(workspace.require("import", IMPORT_COMMAND) / "import.json", IMPORT_COMMAND, ImportRecord)
-    return Form(parts_from_json(meta["splits"]), meta["copies"], NormSync(meta["norm_sync"]))
+    return Form(parts_from_json(meta["splits"]), copies_from_json(meta["copies"]), NormSync(meta["norm_sync"]))
 
 
 def import_again(workspace: Workspace, form: Form) -> Graph:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dagtrain.graph.ir import Graph, Role
 from dagtrain.passes.remote_memory import storable
-from dagtrain.passes.replicate import parse_copies
+from dagtrain.passes.replicate import Copies, parse_copies
 from hdl.errors import DagtrainError, Problem
 from hdl.layers.capabilities import is_engine
 from placement.problem.cluster import CAPPED, Cluster, read_cluster, with_caps, without_dram
@@ -74,7 +74,7 @@ class PlaceOptions:
 AUTO = "auto"
 
 
-def copies_wanted(options: PlaceOptions) -> dict[str, int]:
+def copies_wanted(options: PlaceOptions) -> dict[str, Copies]:
     """Pattern of layers -> copies that the user wants, of `--copy` and `--replicas`.  Raises `DagtrainError`."""
     copies = parse_copies(options.copies)
     if options.replicas == AUTO:

@@ -300,7 +300,7 @@ def _splits(parts: Mapping[str, str]) -> list[str]:
 
 def _copies(workspace: Workspace, meta: PlaceRecord) -> list[str]:
     """What a user should know of copies, and of statistics that run from frame to frame."""
-    several = ", ".join(f"{layer}={count}" for layer, count in meta["copies"].items() if count > 1)
+    several = ", ".join(f"{layer}={how}" for layer, how in meta["copies"].items() if how != 1)
     if not several:
         return []
     statistics = told(load_placed_graph(workspace), NormSync(meta["norm_sync"]))

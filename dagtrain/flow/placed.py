@@ -17,7 +17,7 @@ from dagtrain.flow.workspace import COMMANDS, SCHEMA_VERSION, MissingStep, Works
 from dagtrain.graph.ir import Graph
 from dagtrain.graph.storage import save_graph
 from dagtrain.passes.form import Form
-from dagtrain.passes.replicate import NormSync
+from dagtrain.passes.replicate import NormSync, copies_from_json, copies_to_json
 from dagtrain.planning.choices import Pace, folded_graph, plan_pace
 from dagtrain.planning.former import FormedPlan
 from dagtrain.planning.rate import wired
@@ -121,9 +121,8 @@ def load_start(workspace: Workspace) -> Start | None:
         searched, searched_on = _read_plan(folder, SEARCHED_PLAN, SEARCHED_INSTANCE)
         levels = tuple(meta["levels"])
         planned = Planned(plan, instance, Searched(searched, searched_on, levels, finished=False))
-        form = Form(
-            parts_from_json(meta["splits"]), meta["copies"], NormSync(meta["norm_sync"]), frozenset(meta["remote"])
-        )
+        parts, copies = parts_from_json(meta["splits"]), copies_from_json(meta["copies"])
+        form = Form(parts, copies, NormSync(meta["norm_sync"]), frozenset(meta["remote"]))
         return Start(searched, levels, form, planned)
     except DagtrainError:
         return None
@@ -141,7 +140,7 @@ def write_placed(folder: Path, found: FormedPlan, imported: Graph, devices: Path
     write_text(folder / SEARCHED_INSTANCE, instance_to_json(searched.instance))
     shutil.copyfile(devices, folder / "cluster.toml")
     cluster = with_mtu(read_cluster(devices), planned.plan.mtu)
-    form = {"splits": parts_to_json(found.form.parts), "copies": dict(found.form.copies)}
+    form = {"splits": parts_to_json(found.form.parts), "copies": copies_to_json(found.form.copies)}
     form |= {"norm_sync": found.form.norm_sync.value}
     form |= {"remote": sorted(found.form.remote), "share_without_stores": found.share_without_stores}
     meta = {**_meta(found, planned, searched, cluster), **form, **notes}

@@ -13,6 +13,8 @@ from typing_extensions import TypedDict
 from hdl.records import exact
 
 Count = Annotated[int, Field(ge=0)]
+# of copies, as --copy says them
+Shares = Annotated[str, Field(pattern=r"^[1-9]\d*(:[1-9]\d*)+$")]
 Positive = Annotated[int, Field(ge=1)]
 
 
@@ -43,7 +45,7 @@ class ImportRecord(Versioned):
     # patterns of names of layers
     freeze: list[str]
     # pattern of names of layers -> copies
-    copies: dict[str, Count]
+    copies: dict[str, Count | Shares]
     # as --norm-sync, --exchange and --compress said
     norm_sync: Literal["together", "apart"]
     exchange: str
@@ -105,7 +107,7 @@ class PlaceRecord(Versioned):
     # layer -> parts
     splits: dict[str, str]
     # layer, or pattern of names -> copies
-    copies: dict[str, Count]
+    copies: dict[str, Count | Shares]
     # as --norm-sync of `import` said
     norm_sync: Literal["together", "apart"]
     # nodes whose memory is in a store; the largest share of block memory of any board in the best plan without stores,

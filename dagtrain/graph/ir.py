@@ -212,9 +212,9 @@ class Graph:
         return self.dealt_edges[edge].busy if edge in self.dealt_edges else Fraction(1)
 
     def turns_are_uneven(self, edge: str) -> bool:
-        """Whether the frames that pass an edge come sooner after one another between batches than within."""
+        """Whether the frames that pass an edge come sooner after one another here than there."""
         frames = self.dealt_edges.get(edge)
-        return frames is not None and frames.batch % frames.copies > 0
+        return frames is not None and frames.are_uneven
 
     def cycles_per_frame(self, node: Node) -> int:
         """Of the engine, of all frames: those that go to other copies are none of its time."""

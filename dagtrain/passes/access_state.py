@@ -34,7 +34,7 @@ def access_state(graph: Graph) -> Graph:
 def _kept_back(layer: Layer) -> str:
     """Why a layer's state can't be loaded; "" if it can, or if there is none."""
     dealt = layer.recipe.dealt if isinstance(layer, Batched) else None
-    if dealt is not None and 0 < dealt.staleness < dealt.copies:
+    if dealt is not None and dealt.staleness and not dealt.all_get_some(dealt.staleness):
         # a copy without stale frames would read no frame with the first of the two versions that are loaded
         return (
             f"is one of {dealt.copies} copies, some of which get none of a batch's {dealt.staleness} stale frames; "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -66,18 +66,18 @@ class Exchanging:
             said += f",{FEEDBACK}"
         return {"exchange": self.collective.value, "compress": said}
 
-    def problems(self, graph: Graph, counts: Mapping[str, int]) -> Iterator[Problem | str]:
+    def problems(self, graph: Graph, copied: Collection[str]) -> Iterator[Problem | str]:
         """What is wrong with it for copies of these nodes."""
         if self.codec is None:
             return
         widths = {
             sums.g_fixed.width: name
-            for name, count in counts.items()
-            if count > 1 and isinstance(layer := graph.by_name[name].layer, RoundedApart)
+            for name in copied
+            if isinstance(layer := graph.by_name[name].layer, RoundedApart)
             for sums in layer.roundings.values()
             if isinstance(sums, GradientSum)
         }
-        if not any(count > 1 for count in counts.values()):
+        if not copied:
             yield Problem("--compress, and no layer has copies that exchange gradients", "give --copy, too")
         for width, name in sorted(widths.items()):
             drop, window, _ = self._of_width(width)

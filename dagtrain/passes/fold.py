@@ -76,7 +76,8 @@ def weight_groups(graph: Graph) -> tuple[tuple[Node, ...], ...]:
 def weight_tiles(
     graph: Graph, cycles: int | Mapping[str, int], parts: Sequence[Part] = DEFAULT_PARTS
 ) -> dict[str, Tile]:
-    """Node -> the tile of its weight group: the first of the forward engine's that suits all members at its cycles.
+    """Node -> the tile of its weight group: the first of the forward engine's that suits all members at its cycles,
+    and engines at their own; of several copies of that, the one that has least time.
 
     Members whose weights are vectors have no tile, nor have engines that no tile makes so fast."""
     chosen: dict[str, Tile] = {}
@@ -85,10 +86,13 @@ def weight_tiles(
         lead = next((node for node in group if next(node.layer.tiles(of[node.name]), None) is not None), None)
         if lead is None:
             continue
+        lead = min((node for node in group if type(node.layer) is type(lead.layer)), key=lambda node: of[node.name])
         pace = of[lead.name]
-        tiled = [node for node in group if next(node.layer.tiles(pace), None) is not None]
+        paces = {node.name: of[node.name] if is_engine(node.layer) else pace for node in group}
+        tiled = [node for node in group if next(node.layer.tiles(paces[node.name]), None) is not None]
         offered = lead.layer.tiles(pace, parts)
-        tile = next((tile for tile in offered if all(n.layer.suits(tile, pace) for n in tiled if n is not lead)), None)
+        others = [node for node in tiled if node is not lead]
+        tile = next((tile for tile in offered if all(n.layer.suits(tile, paces[n.name]) for n in others)), None)
         if tile is None:
             names = ", ".join(node.name for node in tiled)
             raise FoldingError(f"no weight tile suits all of {names} at {pace} cycles a frame", "allow more cycles")

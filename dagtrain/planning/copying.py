@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from dagtrain.graph.ir import Graph, Role
-from dagtrain.passes.replicate import NormSync, copies_of, most_copies
+from dagtrain.passes.replicate import Copies, NormSync, copies_of, most_copies, shares_of
 from dagtrain.planning.foldings import ANY_PACE
 from dagtrain.planning.former import FormedPlan, Former, FormMissingError
 from dagtrain.planning.levels import LEAST_RATIO
@@ -106,7 +106,7 @@ class Copier:
                 return better
         return found
 
-    def _offers(self, found: FormedPlan) -> Iterator[dict[str, int]]:
+    def _offers(self, found: FormedPlan) -> Iterator[dict[str, Copies]]:
         """Layer -> copies, of what may make a faster plan, the most promising first."""
         graph, now = found.graph, copies_of(found.graph)
         most_of, untouched = most_copies(graph, found.form.norm_sync), self.former.untouched
@@ -117,5 +117,5 @@ class Copier:
             slow = slow_layers(graph, needed, cycles, found.form.norm_sync)
             more = {name: one.copies for name, one in slow.items() if one.copies is not None and able.get(name, 1) > 1}
             yield {**now, **more}
-        count = MORE_OF_ALL * max(now.values(), default=1)
+        count = MORE_OF_ALL * max((len(shares_of(copies)) for copies in now.values()), default=1)
         yield {**now, **{layer: count for layer, most in able.items() if most >= count}}

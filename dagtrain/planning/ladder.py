@@ -250,24 +250,24 @@ class Ladder:
 
     # ---- what is found
 
-    def hold(self, found: Found) -> None:
+    def hold(self, found: Found, *, at_any_cost: bool = False) -> None:
         """Keep a placement found, links and homes priced in, if it holds and is faster than the plan so far; the first
-        one at slower levels, if it must be."""
+        one at slower levels, if it must be.  ``at_any_cost``: others are looked for where it doesn't."""
         self.found = found
         known = self.searcher.best.training_cycles
         if found.plan is self.priced or (known is not None and found.plan.cycles_per_frame >= known):
             return
         realiser = Realiser(self.searcher)
-        planned = realiser.with_links(found) if known is None else self._holding_faster(realiser, found)
+        planned = realiser.with_links(found) if known is None else self._holding_faster(realiser, found, at_any_cost)
         self.priced = found.plan
         if planned is not None:
             self.searcher.best.take(replace(planned, searched=self.searcher.searched(found)))
 
-    def _holding_faster(self, realiser: Realiser, found: Found) -> Planned | None:
+    def _holding_faster(self, realiser: Realiser, found: Found, at_any_cost: bool) -> Planned | None:
         """A placement found, links and homes priced in, when there is a plan already: as it is, if it holds; made to
-        hold where it is so much faster that the plan so far would be a poor one to be left with."""
+        hold ``at_any_cost``, or where it is so much faster that the plan so far would be a poor one to be left with."""
         known = self.searcher.best.cycles_per_frame
-        if known is None or found.plan.cycles_per_frame * WORTH_RATIO > known:
+        if not at_any_cost and (known is None or found.plan.cycles_per_frame * WORTH_RATIO > known):
             return realiser.holding(found.plan, found.plan)
         try:
             return realiser.with_links(found)
@@ -296,4 +296,4 @@ class Ladder:
             if self.found is None or closing.over:
                 return
             with suppress(Ended, InfeasibleError, FoldingError):
-                self.hold(self.found)
+                self.hold(self.found, at_any_cost=True)

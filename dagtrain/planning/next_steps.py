@@ -29,8 +29,8 @@ class Climb(Protocol):
     def better(self, best: Plan, levels: Sequence[int]) -> Plan:
         """The better one of a plan and what a search over these levels finds."""
 
-    def hold(self, found: Found) -> None:
-        """Keep a placement found if it holds."""
+    def hold(self, found: Found, *, at_any_cost: bool = False) -> None:
+        """Keep a placement found if it holds, or one like it."""
 
     def multipliers_at(self, cycles: int) -> int:
         """Of all engines at one level."""
@@ -59,5 +59,6 @@ def next_steps(ladder: Climb, found: Found) -> Found:
         if best.cycles_per_frame == before:
             break
     stepped = Found(best, levels)
-    ladder.hold(stepped)
+    # a step is little faster, and there may be no time for another
+    ladder.hold(stepped, at_any_cost=True)
     return stepped

@@ -223,6 +223,14 @@ class BatchClock:
         self.leaving: dict[str, deque[tuple[int, bool, Transfer]]] = defaultdict(deque)
         # of tensors of a batch: what has not left, of which gradient engines rest
         self.departures = Departures()
+        # edge of sums of a batch -> the share of them that leaves beside the engine's work
+        self.aside = {
+            edge: min(1.0, strips.sum_word / step.passage.ports[name].port.elements)
+            for step in self.steps
+            if (strips := step.passage.strips) is not None
+            for name, (edge, per_batch) in step.sources.items()
+            if per_batch
+        }
         # what can be worked out, in order: a node's next frame, or the next piece on an edge
         self.pending: list[tuple[int, float, int, str]] = []
         self.known: set[int | str] = set()
@@ -306,7 +314,7 @@ class BatchClock:
     def _passes(self, edge: str, frame: int) -> bool:
         """Whether a frame passes an edge, of which the producer or the consumer has it."""
         dealt = self.dealt.get(edge)
-        return dealt is None or frame % dealt.batch % dealt.copies == dealt.copy
+        return dealt is None or dealt.gets(frame)
 
     def _key(self, edge: str, frame: int, when: _When) -> tuple[str, int]:
         """What comes at a sink with a frame, in `arriving`: of a batch, with the last one of all."""
@@ -358,7 +366,9 @@ class BatchClock:
         self.done[number].append(max([step.begins, *done]))
         self.frames[number] = self._first_frame(step, frame + 1)
         offered = {
-            edge: made[name].last for name, (edge, per_batch) in step.sources.items() if per_batch and name in made
+            edge: self._rested_for(edge, made[name])
+            for name, (edge, per_batch) in step.sources.items()
+            if per_batch and name in made
         }
         if offered or step.passage.works_per_batch:
             self._left(self.departures.make(number, offered, self._taking(step, arriving)))
@@ -407,7 +417,7 @@ class BatchClock:
         self.arriving[edge, frame] = flow
         if per_batch:
             self.versions.setdefault(edge, []).append(flow.last)
-            sent = self.network.last[edge] if way.hop else sent
+            sent = (self.network.last[edge] if way.hop else sent) - flow.last + self._rested_for(edge, flow)
             if way.room and any(self.steps[user].passage.works_per_batch for user in self.users[edge]):
                 self.departures.send(edge, sent)
             else:
@@ -420,11 +430,18 @@ class BatchClock:
         """What a node has taken for what it makes, if it works once a batch."""
         if not step.passage.works_per_batch:
             return {}
+        # element by element of all
+        first = max(flow.first for flow in arriving.values())
+        last = max(step.passage.ports[name].last for name in arriving) * step.period
         return {
-            edge: Taking(self.makers[edge], arriving[name].first, step.passage.ports[name].last * step.period, way.room)
-            for name, edge, _ in step.sinks
+            edge: Taking(self.makers[edge], first, last, min(1.0, way.room + self.aside.get(edge, 0.0)))
+            for _, edge, _ in step.sinks
             if (way := self.ways[edge]).room
         }
+
+    def _rested_for(self, edge: str, flow: Flow) -> float:
+        """When the last element of a tensor passes for which its maker rests."""
+        return flow.last - self.aside.get(edge, 0.0) * (flow.last - flow.first)
 
     def _left(self, nodes: Iterable[tuple[int, float]]) -> None:
         """What these nodes made of a batch has left, by so many cycles later than it was offered.
@@ -467,7 +484,7 @@ def _batch_cycles(
     recipe = graph.recipe
     slowest = max(slowest_engine(graph, periods), _busiest_port(graph, ways))
     # frames after which turns of copies come again; batches of no whole number of these are worked out as they are
-    turns = math.lcm(*(frames.copies for frames in graph.dealt.values()))
+    turns = math.lcm(*(len(frames.turns) for frames in graph.dealt.values()))
     if recipe.batch % turns:
         return _long_run(graph, ways, recipe.batch, recipe.staleness, periods, order, SAME_SHARE)[0]
     short = SHORT_BATCH * turns

@@ -22,7 +22,7 @@ class Taking:
     # when its first and its last element are taken, if what the node makes of them leaves as it is offered
     first: float
     last: float
-    # share of it that finds room in front of the node
+    # share of it that finds room in front of the node, or with its maker beside its work
     room: float
 
 
@@ -42,7 +42,7 @@ class Departures:
     def make(
         self, node: int, offered: Mapping[str, float], taking: Mapping[str, Taking]
     ) -> Iterator[tuple[int, float]]:
-        """A node offers tensors: edge -> when their last element is offered.  See `leave`.
+        """A node offers tensors: edge -> when the last element for which it rests is offered.  See `leave`.
 
         ``taking``: what it makes them of, if it works once a batch."""
         self.making[node], self._late[node], self._taking[node] = dict(offered), 0.0, taking

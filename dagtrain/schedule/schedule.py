@@ -87,8 +87,8 @@ class Schedule:
         uneven = 0
         if edge in self.dealt:
             frames = self.dealt[edge]
-            # where copies don't divide a batch, a frame comes a turn sooner behind each, and waits for the one before
-            cycles, uneven = math.floor(cycles / frames.busy), frames.batch % frames.copies > 0
+            # where turns are not alike, a frame comes a turn sooner here and there, and waits for the one before
+            cycles, uneven = math.floor(cycles / frames.busy), frames.are_uneven
         span = math.ceil((max(offered.last, taken.last) - offered.first) / cycles) + 1
         shifts = [shift * cycles for shift in range(-span, span + 1)]
         corners = (offered.first, offered.last, taken.first, taken.last)
@@ -134,6 +134,8 @@ def schedule(
                 # waits behind, and leaves as fast as copies need it
                 beats = node.layer.port(port).beats
                 offered[edge] = offered[edge].at_least(math.floor(cycles / graph.passing(edge)) * (beats - 1) // beats)
+                # of the latest frame: what goes another way waits for that
+                offered[edge] = offered[edge].later(math.ceil(graph.dealt_edges[edge].late * cycles))
     for node in reversed(graph.nodes):
         if node.role is Role.RECOMPUTE:
             _hold_back(graph, node, crossing, offered, taken, Lasting((periods or {}).get(node.name)))

@@ -205,8 +205,7 @@ class _PortRow:
     port: Port
     channel: int
     kind: int
-    copies: int = 0
-    copy: int = 0
+    turns: int = -1
     latency: float = 0.0
     holds: int = 0
     use: int = 0
@@ -256,6 +255,7 @@ class _Builder:
         self.cycles: list[FloatArray] = []
         self.counts: list[IntArray] = []
         self.gates: list[IntArray] = []
+        self.dealt: list[IntArray] = []
         self.shares: list[FloatArray] = []
         self.sizes: dict[str, int] = defaultdict(int)
         self.known: dict[tuple[str, int, bytes], int] = {}
@@ -300,17 +300,14 @@ class _Builder:
         if node.layer.works_per_batch:
             return self.batches
         dealt = self.graph.dealt.get(node.name)
-        return self.batches * (self.batch if dealt is None else self._share(dealt))
-
-    def _share(self, dealt: Dealt) -> int:
-        return -(-(self.batch - dealt.copy) // dealt.copies)
+        return self.batches * (self.batch if dealt is None else dealt.share(self.batch))
 
     def tensors(self, edge: str, port: Port) -> int:
         """That pass an edge."""
         if port.tensor.kind.per_batch:
             return self.batches
         dealt = self.graph.dealt_edges.get(edge)
-        return self.batches * (self.batch if dealt is None else self._share(dealt))
+        return self.batches * (self.batch if dealt is None else dealt.share(self.batch))
 
     def _add(self, node: Node, strips: Strips | None) -> None:
         layer, first = node.layer, len(self.all_ports)
@@ -342,6 +339,8 @@ class _Builder:
             if strips is not None:
                 beats = strips.results * words.get(port.name, port.lanes) // row.port.lanes
                 row.holds = max(1 if row.run == 1 else 2, beats)
+                # of the end of a sum, which leaves beside the engine's work
+                row.unit = strips.sum_word // row.port.lanes
             elif (kind == kernel.FRAME and layer.sinks) or layer.works_per_batch:
                 row.holds = -(-layer.waiting(port.name) // row.run)
                 # runs of which one that leaves takes several that come, which the layer does not hand on at once
@@ -358,7 +357,14 @@ class _Builder:
     def _deal(self, row: _PortRow, layer: Layer, port: Port) -> None:
         dealt = layer.dealt(port.name)
         if dealt is not None:
-            row.copies, row.copy = dealt.copies, dealt.copy
+            row.turns = self._turns(dealt)
+
+    def _turns(self, dealt: Dealt) -> int:
+        """Where the turns of a copy lie: of every frame of a batch, and of what is behind it, how many before are its
+        own, and which frames these are."""
+        before = [dealt.share(frame) for frame in range(self.batch + 1)]
+        own = [frame for frame in range(self.batch) if before[frame] < before[frame + 1]]
+        return self._table("turns", self.dealt, np.array([*before, *own], np.int64))
 
     # ---- tables
 
@@ -452,10 +458,12 @@ class _Builder:
         source, sink, hop = row.source, row.sink, self.wired.hops.get(row.edge)
         depth, outside = self.wired.fifo_beats[row.edge], row.edge in self.wired.stored
         lanes = row.producer.layer.port(source.name).lanes, row.consumer.layer.port(sink.name).lanes
-        period, adapted = self.period(row.consumer), adapter_kind(*lanes) is not AdapterKind.WIRE
+        period, kind = self.period(row.consumer), adapter_kind(*lanes)
+        adapted = kind is not AdapterKind.WIRE
         behind = self.wired.stored.get(row.edge, 0)
         latency = float(behind) if hop else float(adapted + queue_latency(depth) + behind)
-        room = depth * lanes[1] + (max(lanes) if adapted else 0)
+        inside = sum(lanes) + min(lanes) if kind is AdapterKind.GEARBOX else max(lanes)
+        room = depth * lanes[1] + (inside if adapted else 0)
         if row.run != (1, 1):
             # what is shallower than runs lets them pass
             room = max(room, 2 * source.lanes)
@@ -467,7 +475,8 @@ class _Builder:
             "read_lanes": sink.lanes,
             "write_beats": source.beats,
             "read_beats": sink.beats,
-            "write_step": writer.beat_cycles * self.period(row.producer),
+            # what makes several beats of one takes the next one behind them
+            "write_step": writer.beat_cycles * (1 if hop else max(1, lanes[0] // lanes[1])) * self.period(row.producer),
             "read_step": reader.beat_cycles * period,
             "latency": latency * period,
             "room_latency": self.period(row.producer),
@@ -562,7 +571,7 @@ class _Builder:
     def ports(self) -> Rows:
         """Of `kernel.PORT`."""
         found = np.zeros(len(self.all_ports), kernel.PORT)
-        for name in ("channel", "kind", "copies", "copy", "latency", "holds", "use", "unit", "words_at", "table"):
+        for name in ("channel", "kind", "turns", "latency", "holds", "use", "unit", "words_at", "table"):
             found[name] = [getattr(row, name) for row in self.all_ports]
         found["began"] = -kernel.NEVER
         return found
@@ -585,8 +594,8 @@ class _Builder:
         found: dict[str, Any] = dict(zip(("first", "middle", "end"), ports, strict=True)) | {
             "kind": kernel.STRIPS if strips else kernel.AT_ONCE if layer.sinks else kernel.HOST,
             "per_batch": layer.works_per_batch,
-            "copies": 1 if dealt is None else dealt.copies,
-            "copy": 0 if dealt is None else dealt.copy,
+            "turns": -1 if dealt is None else self._turns(dealt),
+            "share": self.batch if dealt is None else dealt.share(self.batch),
             "cycles_per_frame": layer.cycles_per_frame * period,
             "weight_cycles": layer.weight_cycles * period,
             "frames": frames,
@@ -668,6 +677,7 @@ class _Builder:
             needed=_joined(self.needed, np.int64),
             counts=_joined(self.counts, np.int64),
             gates=_joined(self.gates, np.int64),
+            turns=_joined(self.dealt, np.int64),
             leaving=_joined([np.array(turns.members, np.int64) for turns in self.turns], np.int64),
             sides=np.array([pair for turns in self.turns for pair in turns.sides] or [(0, 0)], np.int64),
             into=_joined([turns.into for turns in self.turns], np.int64),

@@ -73,12 +73,12 @@ CHANNEL = _rows(
 PORT = _rows(
     # -1: nobody reads it
     channel=int, kind=int,
-    # frames of the node that pass: every so many of a batch (0: all), from this one on
-    copies=int, copy=int,
+    # frames of the node that pass: where that lies in `Tables.turns`; -1: all
+    turns=int,
     # of sources: cycles from what is needed until it leaves; beats that wait inside; of sinks taken along, words
     latency=float, holds=int,
-    # of sinks: STORED, ALONG or BORROWED; beats of a word that is taken along, where it lies when the last operations
-    # on the last words began
+    # of sinks: STORED, ALONG or BORROWED; beats of a word that is taken along, or of sums those that leave beside the
+    # work; where it lies when the last operations on the last words began
     use=int, unit=int, words_at=int,
     # where its tables lie
     table=int,
@@ -94,9 +94,9 @@ NODE = _rows(
     kind=int,
     # ports: sinks from first to middle, sources from there to end
     first=int, middle=int, end=int,
-    # whether it works on batches alone; frames of the training that are its own: every so many of a batch (1: all),
-    # from this one on; how many frames, or batches
-    per_batch=int, copies=int, copy=int, frames=int,
+    # whether it works on batches alone; frames of the training that are its own (`Tables.turns`; -1: all), and how many
+    # of a batch; how many frames, or batches
+    per_batch=int, turns=int, share=int, frames=int,
     # in cycles of the cluster
     cycles_per_frame=float, weight_cycles=float,
     # of strips: how many, those at the end that give results, where their cycles lie, whether results are put in order;
@@ -153,6 +153,8 @@ class Tables(NamedTuple):
     # stored map may come
     counts: IntArray
     gates: IntArray
+    # of copies: of every frame of a batch, and of what is behind it, how many before are their own, and which these are
+    turns: IntArray
     # channels that leave each device, then queues before each output
     leaving: IntArray
     # who takes turns there (`hdl.link.format.turns_taken`), numbered for each of them: channels or queues, then twos of
@@ -322,39 +324,34 @@ def _reading(c: Rows, s: State, channel: int, time: float) -> None:
 
 
 @njit(cache=True)
-def _passing(frame: int, copies: int, copy: int, batch: int) -> int:
+def _passing(t: Tables, frame: int, turns: int, batch: int) -> int:
     """How many of the frames before this one pass a port."""
-    if copies == 0:
+    if turns < 0:
         return frame
-    share, place = batch // copies + (copy < batch % copies), frame % batch
-    inside = (place - copy + copies - 1) // copies if place > copy else 0
-    return frame // batch * share + inside
+    return int(frame // batch * t.turns[turns + batch] + t.turns[turns + frame % batch])
 
 
 @njit(cache=True)
-def _passes(frame: int, copies: int, copy: int, batch: int) -> bool:
-    return copies == 0 or frame % batch % copies == copy
+def _passes(t: Tables, frame: int, turns: int, batch: int) -> bool:
+    place = turns + frame % batch
+    return turns < 0 or t.turns[place] < t.turns[place + 1]
 
 
 @njit(cache=True)
-def _of_training(frame: int, copies: int, copy: int, batch: int) -> int:
+def _of_training(t: Tables, frame: int, turns: int, batch: int) -> int:
     """The frame of the training that is a node's own frame of this number."""
-    if copies == 1:
+    if turns < 0:
         return frame
-    share = batch // copies + (copy < batch % copies)
-    return frame // share * batch + frame % share * copies + copy
+    share = t.turns[turns + batch]
+    return int(frame // share * batch + t.turns[turns + batch + 1 + frame % share])
 
 
 @njit(cache=True)
-def _ends_batch(frame: int, copies: int, copy: int, batch: int) -> bool:
-    share = batch // copies + (copy < batch % copies)
-    return frame % share == share - 1
-
-
-@njit(cache=True)
-def _weights(p: Rows, n: Rows, s: State, node: int, frame: int, batch: int, staleness: int) -> tuple[int, float]:
+def _weights(
+    p: Rows, n: Rows, t: Tables, s: State, node: int, frame: int, batch: int, staleness: int
+) -> tuple[int, float]:
     """The version that a frame of a node wants, and when it came; `NEVER` if that is not known yet."""
-    version = max(0, (_of_training(frame, n[node].copies, n[node].copy, batch) - staleness) // batch)
+    version = max(0, (_of_training(t, frame, n[node].turns, batch) - staleness) // batch)
     time = -NEVER
     for port in range(n[node].first, n[node].middle):
         if p[port].kind == VERSION and version > 0:
@@ -389,11 +386,11 @@ def _take(c: Rows, p: Rows, n: Rows, t: Tables, s: State, node: int, sink: int, 
     A beat is read when what is used with it is there, and when the results in front of its own have left, but for
     those that wait inside."""
     channel, moved = p[sink].channel, False
-    copies, copy = p[sink].copies, p[sink].copy
+    turns = p[sink].turns
     beats = c[channel].read_beats
     while p[sink].frame < n[node].frames:
         frame, beat = p[sink].frame, p[sink].beat
-        if not _passes(frame, copies, copy, batch):
+        if not _passes(t, frame, turns, batch):
             p[sink].frame += 1
             continue
         time = arrival(c, s, channel, c[channel].read)
@@ -401,7 +398,7 @@ def _take(c: Rows, p: Rows, n: Rows, t: Tables, s: State, node: int, sink: int, 
             break
         time = max(time, _read_time(c, s, channel, c[channel].read - 1) + c[channel].read_step)
         if beat == 0 and not n[node].per_batch:
-            _, came = _weights(p, n, s, node, frame, batch, staleness)
+            _, came = _weights(p, n, t, s, node, frame, batch, staleness)
             if came == NEVER:
                 break
             time = max(time, came + n[node].weight_cycles, p[sink].began + n[node].cycles_per_frame)
@@ -409,12 +406,12 @@ def _take(c: Rows, p: Rows, n: Rows, t: Tables, s: State, node: int, sink: int, 
             gives = p[source].channel
             if gives < 0 or (p[source].kind == BATCH and not n[node].per_batch):
                 continue
-            if not _passes(frame, p[source].copies, p[source].copy, batch):
+            if not _passes(t, frame, p[source].turns, batch):
                 continue
             used = _user(c, p, n, t, node, source, sink, beat)
             if used >= c[gives].write_beats:
                 continue
-            before = _passing(frame, p[source].copies, p[source].copy, batch) * c[gives].write_beats
+            before = _passing(t, frame, p[source].turns, batch) * c[gives].write_beats
             held = before + used - p[source].holds
             if held >= c[gives].written:
                 time = NEVER
@@ -423,13 +420,13 @@ def _take(c: Rows, p: Rows, n: Rows, t: Tables, s: State, node: int, sink: int, 
             for other in range(n[node].first, n[node].middle):
                 if other == sink or (p[other].kind != FRAME and not n[node].per_batch):
                     continue
-                if not _passes(frame, p[other].copies, p[other].copy, batch):
+                if not _passes(t, frame, p[other].turns, batch):
                     continue
                 with_it = p[other].channel
                 even = ((beat + 1) * c[with_it].read_beats + beats - 1) // beats
                 least = min(even, _needs(c, p, n, t, node, source, other, used))
                 if least > 0:
-                    at = _passing(frame, p[other].copies, p[other].copy, batch) * c[with_it].read_beats + least - 1
+                    at = _passing(t, frame, p[other].turns, batch) * c[with_it].read_beats + least - 1
                     time = max(time, _there(c, s, with_it, at))
             if time == NEVER:
                 break
@@ -443,8 +440,8 @@ def _take(c: Rows, p: Rows, n: Rows, t: Tables, s: State, node: int, sink: int, 
         p[sink].beat += 1
         if p[sink].beat == beats:
             if not n[node].per_batch:
-                share = batch // n[node].copies + (n[node].copy < batch % n[node].copies)
-                s.sums[node, frame // share] = max(s.sums[node, frame // share], time)
+                own_batch = frame // n[node].share
+                s.sums[node, own_batch] = max(s.sums[node, own_batch], time)
             p[sink].beat = 0
             p[sink].frame += 1
     return moved
@@ -456,23 +453,23 @@ def _give(c: Rows, p: Rows, n: Rows, t: Tables, s: State, node: int, source: int
 
     Where nothing waits inside it hands on what stands before it, else what it has read."""
     channel, moved = p[source].channel, False
-    copies, copy = p[source].copies, p[source].copy
+    turns = p[source].turns
     while p[source].frame < n[node].frames:
         frame, beat = p[source].frame, p[source].beat
-        if not _passes(frame, copies, copy, batch):
+        if not _passes(t, frame, turns, batch):
             p[source].frame += 1
             continue
         ready = 0.0
         for sink in range(n[node].first, n[node].middle):
             if p[sink].kind != FRAME and not n[node].per_batch:
                 continue
-            if not _passes(frame, p[sink].copies, p[sink].copy, batch):
+            if not _passes(t, frame, p[sink].turns, batch):
                 continue
             need = _needs(c, p, n, t, node, source, sink, beat)
             if need == 0:
                 continue
             comes = p[sink].channel
-            at = _passing(frame, p[sink].copies, p[sink].copy, batch) * c[comes].read_beats + need - 1
+            at = _passing(t, frame, p[sink].turns, batch) * c[comes].read_beats + need - 1
             if at < c[comes].read:
                 # of what is handed on, when it stood there
                 time = _read_time(c, s, comes, at)
@@ -501,10 +498,10 @@ def _give(c: Rows, p: Rows, n: Rows, t: Tables, s: State, node: int, source: int
 
 
 @njit(cache=True)
-def _give_sums(c: Rows, p: Rows, n: Rows, s: State, node: int, source: int, batch: int) -> bool:
+def _give_sums(c: Rows, p: Rows, n: Rows, s: State, node: int, source: int) -> bool:
     """Writes what a node gives once a batch, after the last beats that it read for that; whether any."""
     channel, moved = p[source].channel, False
-    share = batch // n[node].copies + (n[node].copy < batch % n[node].copies)
+    share = n[node].share
     while p[source].frame * share < n[node].frames:
         ready = s.sums[node, p[source].frame]
         for sink in range(n[node].first, n[node].middle):
@@ -521,11 +518,11 @@ def _give_sums(c: Rows, p: Rows, n: Rows, s: State, node: int, source: int, batc
         time = _write(c, s, channel, ready + p[source].latency, room)
         moved = True
         p[source].beat += 1
+        if n[node].kind == STRIPS and p[source].beat == max(1, c[channel].write_beats - p[source].unit):
+            on_time = ready + p[source].latency + (p[source].beat - 1) * c[channel].write_step
+            n[node].clock = max(n[node].clock, ready + n[node].rest_cycles + time - on_time)
+            n[node].left += 1
         if p[source].beat == c[channel].write_beats:
-            if n[node].kind == STRIPS:
-                on_time = ready + p[source].latency + (p[source].beat - 1) * c[channel].write_step
-                n[node].clock = max(n[node].clock, ready + n[node].rest_cycles + time - on_time)
-                n[node].left += 1
             p[source].beat = 0
             p[source].frame += 1
     return moved
@@ -598,7 +595,7 @@ def _begin(c: Rows, p: Rows, n: Rows, t: Tables, s: State, node: int, batch: int
     if frame >= n[node].frames:
         return False
     time = n[node].clock
-    share = batch // n[node].copies + (n[node].copy < batch % n[node].copies)
+    share = n[node].share
     if strip == 0:
         for source in range(n[node].middle, n[node].end):
             if p[source].kind == BATCH and p[source].channel >= 0 and n[node].left < frame // share:
@@ -608,7 +605,7 @@ def _begin(c: Rows, p: Rows, n: Rows, t: Tables, s: State, node: int, batch: int
                 if held >= c[p[source].channel].written:
                     return False
                 time = max(time, _write_time(c, s, p[source].channel, held))
-        version, came = _weights(p, n, s, node, frame, batch, staleness)
+        version, came = _weights(p, n, t, s, node, frame, batch, staleness)
         if came == NEVER:
             return False
         beside = n[node].beside
@@ -619,7 +616,7 @@ def _begin(c: Rows, p: Rows, n: Rows, t: Tables, s: State, node: int, batch: int
                 if beside >= 0:
                     its = n[beside].strip // n[beside].strips
                     if its < n[beside].frames:
-                        wants, _ = _weights(p, n, s, beside, its, batch, staleness)
+                        wants, _ = _weights(p, n, t, s, beside, its, batch, staleness)
                         if wants < version:
                             return False
                     time = max(time, n[beside].clock)
@@ -791,10 +788,10 @@ def _strip(c: Rows, p: Rows, n: Rows, t: Tables, s: State, node: int, batch: int
         for port in range(n[node].first, n[node].end):
             if port >= n[node].middle and p[port].kind == FRAME and not n[node].reordered:
                 p[port].beat = 0
-        if _ends_batch(frame, n[node].copies, n[node].copy, batch):
+        if frame % n[node].share == n[node].share - 1:
             n[node].clock = end + n[node].rest_cycles
-        of_it = _of_training(frame, n[node].copies, n[node].copy, batch)
-        behind = _of_training(frame + 1, n[node].copies, n[node].copy, batch)
+        of_it = _of_training(t, frame, n[node].turns, batch)
+        behind = _of_training(t, frame + 1, n[node].turns, batch)
         for past in range(max(0, (of_it - staleness) // batch), max(0, (behind - staleness) // batch)):
             if past < s.freed.shape[1]:
                 s.freed[node, past] = end
@@ -831,7 +828,7 @@ def _advance(c: Rows, p: Rows, n: Rows, t: Tables, s: State, node: int, batch: i
             if p[source].channel < 0:
                 continue
             if p[source].kind == BATCH and not n[node].per_batch:
-                moved |= _give_sums(c, p, n, s, node, source, batch)
+                moved |= _give_sums(c, p, n, s, node, source)
             elif n[node].kind == AT_ONCE:
                 moved |= _give(c, p, n, t, s, node, source, batch)
             elif n[node].reordered:

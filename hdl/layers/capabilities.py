@@ -230,11 +230,11 @@ def is_engine(layer: Layer) -> bool:
     return isinstance(layer, Tiled) and bool(layer.macs and layer.multipliers)
 
 
-def of_copy(layer: Layer, copy: int, copies: int) -> Layer:
-    """The layer with its recipe of one of several copies, if it knows batches."""
+def of_copy(layer: Layer, copy: int, copies: int, shares: tuple[int, ...] = ()) -> Layer:
+    """The layer with its recipe of one of several copies, if it knows batches; ``shares`` as in `Dealt`."""
     if not isinstance(layer, Batched):
         return layer
-    return _changed(layer, recipe=layer.recipe.of_copy(copy, copies))
+    return _changed(layer, recipe=layer.recipe.of_copy(copy, copies, shares))
 
 
 def is_further_copy(layer: Layer) -> bool:
@@ -243,11 +243,10 @@ def is_further_copy(layer: Layer) -> bool:
 
 
 def as_first_copy(layer: Layer) -> Layer:
-    """The layer as if it were the first of several copies, with as many frames as it has."""
+    """The layer as if it were the first of several copies with as many frames as it has."""
     if not isinstance(layer, Batched) or layer.recipe.dealt is None:
         return layer
-    first = dataclasses.replace(layer.recipe.dealt, copy=0)
-    return _changed(layer, recipe=dataclasses.replace(layer.recipe, dealt=first))
+    return _changed(layer, recipe=dataclasses.replace(layer.recipe, dealt=layer.recipe.dealt.as_first))
 
 
 def recipe_of(layer: Layer, recipe: Recipe) -> Recipe:

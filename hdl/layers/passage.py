@@ -113,6 +113,17 @@ class Passing:
         """Cycles from the first beat to those of the marks at full rate."""
         return (np.ceil(self.marks / self.port.lanes) - 1) * self.beat_cycles
 
+    @property
+    def full_rate_cycles(self) -> float:
+        """From the first beat to the last one at full rate."""
+        return float(self._even[-1])
+
+    def passed_on(self, cycles: FloatArray) -> Flow:
+        """The last tensor, as it passes where it is held up, later than it had without."""
+        flow = Flow(self.marks, _one_beat_a_cycle(cycles, self._even, LONG_AGO))
+        self.last = flow.last
+        return flow
+
     def passed(self, cycles: FloatArray) -> Flow:
         """A tensor of which so many elements are offered by ``cycles``, at the marks, as it passes."""
         flow = Flow(self.marks, _one_beat_a_cycle(cycles, self._even, self.last + self.beat_cycles))
@@ -244,6 +255,13 @@ class Passage:
         return np.array(self.strips.cycles, np.float64)
 
     @cached_property
+    def _slow_along(self) -> frozenset[str]:
+        """Sinks taken along that pass in more cycles than the engine works: what it holds up is not made up for."""
+        assert self.strips is not None
+        work = sum(self.strips.cycles)
+        return frozenset(sink for sink in self.strips.along if self.ports[sink].full_rate_cycles >= work)
+
+    @cached_property
     def _latencies(self) -> dict[str, int]:
         """Source -> cycles from its elements' inputs, or its engine's begin, until they leave."""
         return {port.name: self.layer.latency_cycles(port.name) for port in self.layer.sources}
@@ -309,6 +327,8 @@ class Passage:
         through = np.full(len(strips.cycles), LONG_AGO)
         for sink, counts in strips.along.items():
             there = np.maximum(there, taken[sink].at(self._before[sink]) + strips.along_cycles)
+            if clock > there[0] and sink in self._slow_along:
+                taken = {**taken, sink: self._held_up(sink, taken[sink], strips, clock - strips.along_cycles)}
             through = np.maximum(through, taken[sink].at(counts) + strips.along_cycles + strips.along_work)
         self.waited = weights + self.weight_cycles > max(free, float(there[0]))
         begins, ends = _one_after_another(self._strip_cycles, there, through, clock)
@@ -323,6 +343,14 @@ class Passage:
         if ends_batch:
             self.free = clock + strips.rest_cycles
         return made
+
+    def _held_up(self, sink: str, taken: Flow, strips: Strips, begins: float) -> Flow:
+        """How a tensor is taken along by an engine that begins so late: what doesn't wait inside till then, behind
+        that."""
+        passing = self.ports[sink]
+        behind = passing.marks - strips.along_words * strips.words[sink]
+        late = np.where(behind > 0, begins + behind / passing.port.lanes * passing.beat_cycles, LONG_AGO)
+        return passing.passed_on(np.maximum(taken.cycles, late))
 
     def _results(self, strips: Strips, port: Port, begins: FloatArray, ends: FloatArray) -> FloatArray:
         """When the marks of a source are offered, of its strips."""

@@ -15,9 +15,11 @@ from hdl.streams.pipes import same_width
 
 
 @block
-def deal(domain: ClockReset, x: Stream, ys: Sequence[Stream], *, turn: int, turns: int = 0) -> Instances:
-    """``turn`` beats to ``ys[0]``, then as many to the next one, and again; after every ``turns`` turns it is that of
-    ``ys[0]`` in any case, unless that is 0.
+def deal(
+    domain: ClockReset, x: Stream, ys: Sequence[Stream], *, turn: int, turns: int = 0, order: Sequence[int] = ()
+) -> Instances:
+    """``turn`` beats to ``ys[0]``, then as many to the next one, or as ``order`` has them, and again; after every
+    ``turns`` turns it begins anew in any case, unless that is 0.
 
     Cost: counters of parts, of the beats of a turn and of turns, a multiplexer of ready.  Latency: 0.
 
@@ -29,7 +31,7 @@ def deal(domain: ClockReset, x: Stream, ys: Sequence[Stream], *, turn: int, turn
     ready = side_by_side([y.ready for y in ys])
     part = Signal(intbv(0)[address_width(count) :])
     fire, taken = (Signal(bool(0)) for _ in range(2))
-    order = _turns(domain, fire, part, parts=count, turn=turn, turns=turns)
+    whose = _whose(domain, fire, part, parts=count, turn=turn, turns=turns, order=tuple(order))
     outputs = [_dealt(x, ys[i], part, i) for i in range(count)]
 
     @always_comb
@@ -44,7 +46,7 @@ def deal(domain: ClockReset, x: Stream, ys: Sequence[Stream], *, turn: int, turn
         x.ready.next = taken
         fire.next = x.valid and taken
 
-    return order, outputs, choose, handshake
+    return whose, outputs, choose, handshake
 
 
 @block
@@ -60,7 +62,9 @@ def _dealt(x: Stream, y: Stream, part: Bits, index: int) -> Instances:
 
 
 @block
-def collect(domain: ClockReset, xs: Sequence[Stream], y: Stream, *, turn: int, turns: int = 0) -> Instances:
+def collect(
+    domain: ClockReset, xs: Sequence[Stream], y: Stream, *, turn: int, turns: int = 0, order: Sequence[int] = ()
+) -> Instances:
     """``turn`` beats of ``xs[0]``, then as many of the next one, and again, as `deal` has it.
 
     Cost: counters of parts, of the beats of a turn and of turns, a multiplexer.  Latency: 0.
@@ -74,7 +78,7 @@ def collect(domain: ClockReset, xs: Sequence[Stream], y: Stream, *, turn: int, t
     payload = side_by_side([x.payload for x in xs])
     part = Signal(intbv(0)[address_width(count) :])
     fire, offered = (Signal(bool(0)) for _ in range(2))
-    order = _turns(domain, fire, part, parts=count, turn=turn, turns=turns)
+    whose = _whose(domain, fire, part, parts=count, turn=turn, turns=turns, order=tuple(order))
     inputs = [_collected(xs[i], y, part, i) for i in range(count)]
 
     @always_comb
@@ -91,7 +95,7 @@ def collect(domain: ClockReset, xs: Sequence[Stream], y: Stream, *, turn: int, t
         y.valid.next = offered
         fire.next = offered and y.ready
 
-    return order, inputs, choose, handshake
+    return whose, inputs, choose, handshake
 
 
 @block
@@ -103,6 +107,23 @@ def _collected(x: Stream, y: Stream, part: Bits, index: int) -> Instances:
         x.ready.next = y.ready and part == index
 
     return out
+
+
+@block
+def _whose(
+    domain: ClockReset, fire: Bit, part: Bits, *, parts: int, turn: int, turns: int, order: tuple[int, ...]
+) -> Instances:
+    """Whose turn it is: of each part once, or as ``order`` has them, for ``turn`` fires each, and again."""
+    if order in ((), tuple(range(parts))):
+        return _turns(domain, fire, part, parts=parts, turn=turn, turns=turns)
+    place = Signal(intbv(0)[address_width(len(order)) :])
+    places = _turns(domain, fire, place, parts=len(order), turn=turn, turns=turns)
+
+    @always_comb
+    def look() -> None:
+        part.next = order[int(place)]
+
+    return places, look
 
 
 @block

@@ -142,6 +142,7 @@ def gradient_strips(
         result_cycles=FLUSH + 1 + leave_cycles(exact=exact) + output_register_latency(sum_words)
         + min(1, adapter_cycles(tile, g.lanes)),
         rest_cycles=rest_cycles,
+        sum_word=tile,
     )  # fmt: skip
 
 

@@ -171,6 +171,7 @@ class Dropout(Unary, _Masking):
             cls(height=1, width=1, channels=5, ratio=0.0, recipe=Recipe(seed=9)),
             cls(height=1, width=2, channels=2, lanes=2, recipe=Recipe(batch=5).of_copy(1, 3)),
             cls(height=1, width=1, channels=3, recipe=Recipe(batch=4).of_copy(1, 2), begun=3),
+            cls(height=1, width=1, channels=2, recipe=Recipe(batch=8).of_copy(1, 3, (1, 4, 2))),
         )
 
 
@@ -358,9 +359,9 @@ def mask_stream(
     hashing = hash32_pipeline(domain.clk, advance, index, frame, key, hashed)
     if begin is not None and dealt:
         begun_frames = Signal(modbv(0)[WORD:])
-        parts.append(_first_frame(begin.frames, begun_frames, copy=dealt.copy))
-    if dealt and dealt.batch % dealt.copies:
-        over, stride = Signal(bool(0)), Signal(intbv(0, min=0, max=dealt.copies * 2))
+        parts.append(_first_frame(begin.frames, begun_frames, first_own=dealt.frame(0)))
+    if dealt and dealt.are_uneven:
+        over, stride = Signal(bool(0)), Signal(intbv(0, min=0, max=len(dealt.turns) * 2))
         parts += [_ends(advance, first, over, last=last), _strides(counting, over, stride, dealt=dealt)]
 
     @always_comb
@@ -404,7 +405,7 @@ def mask_stream(
 
 
 @block
-def _first_frame(behind: Bits, first: Bits, *, copy: int) -> Instances:
+def _first_frame(behind: Bits, first: Bits, *, first_own: int) -> Instances:
     """The first frame of a copy behind so many of the training, which end a batch.
 
     Ports:
@@ -416,7 +417,7 @@ def _first_frame(behind: Bits, first: Bits, *, copy: int) -> Instances:
     def add() -> None:
         total = modbv(0)[WORD:]
         total[:] = behind
-        first.next = total + copy
+        first.next = total + first_own
 
     return add
 
@@ -432,16 +433,25 @@ def _ends(advance: Bit, first: Bits, over: Bit, *, last: int) -> Instances:
 
 @block
 def _strides(domain: ClockReset, over: Bit, stride: Bits, *, dealt: Dealt) -> Instances:
-    """From one of a copy's frames to the next one, which is nearer or farther at the end of a batch.
+    """From one of a copy's frames to the next one, which is nearer or farther at the end of a batch, or everywhere.
 
     Ports:
         over: in, 1 bit: the next frame from this edge on.
         stride: out, combinational in a register.
     """
     frames = dealt.share(dealt.batch)
-    last, within, across = frames - 1, dealt.copies, dealt.frame(frames) - dealt.frame(frames - 1)
+    steps = tuple(dealt.frame(frame + 1) - dealt.frame(frame) for frame in range(frames))
+    last, within, across = frames - 1, steps[0] if frames > 1 else len(dealt.turns), steps[-1]
     place = Signal(intbv(0)[address_width(frames) :])
     places = counter(domain, over, place, count=frames)
+
+    if len({*steps[:-1]}) > 1:
+
+        @always_comb
+        def look() -> None:
+            stride.next = steps[int(place)]
+
+        return places, look
 
     @always_comb
     def choose() -> None:

@@ -3,11 +3,12 @@
     x ─▶ Deal ─▶ y0 ─▶ layer@0 ─▶ x0 ─▶ Collect ─▶ y
              ╰─▶ y1 ─▶ layer@1 ─▶ x1 ─╯
 
-Of each batch the first frame goes to copy 0, the next one to copy 1, and so on; so a copy gets as many of every batch
-(`hdl.recipe.Dealt`).  Collected in the same turns, all frames are where they were.
+Of each batch the first frame goes to copy 0, the next one to copy 1, and so on, or by shares of unlike size to each as
+evenly as can be; so a copy gets as many of every batch (`hdl.recipe.Dealt`).  Collected in the same turns, all frames
+are where they were.
 
-A copy has as many times longer for a frame as there are copies, and may take fewer lanes a beat for that.  What comes
-faster than it goes waits behind `Deal`; in front of `Collect` it waits in the FIFO that every sink has.
+A copy has so much longer for a frame as others get frames in between, and may take fewer lanes a beat for that.  What
+comes faster than it goes waits behind `Deal`; in front of `Collect` it waits in the FIFO that every sink has.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from hdl.layers.folding import frame_lanes
 from hdl.layers.meaning import State
 from hdl.recipe import Dealt, Recipe
 from hdl.signals import ClockReset, Instances
+from hdl.spelling import QUIET
 from hdl.stream import Stream
 from hdl.streams import collect, deal, queue, queue_latency
 from hdl.tensor import Kind, Port, Tensor, Tile
@@ -39,7 +41,7 @@ SLACK = 4
 
 @dataclass(frozen=True, kw_only=True)
 class _InTurns(Layer):
-    """What both ends share.  Raises `ShapeError` for copies that get no frame of a batch."""
+    """What both ends have in common.  Raises `ShapeError` for copies that get no frame of a batch."""
 
     # of the map, as its edge has it
     shape: tuple[int, ...]
@@ -49,6 +51,8 @@ class _InTurns(Layer):
     recipe: Recipe = field(default_factory=Recipe)
     x_fixed: Fixed = Fixed(16, 8)  # noqa: RUF009 - frozen
     lanes: int = 1
+    # of as many frames as they add up to, those of each copy; none: one each
+    shares: tuple[int, ...] = field(default=(), metadata=QUIET)
 
     def __post_init__(self) -> None:
         if not 2 <= self.copies <= self.recipe.batch:
@@ -56,6 +60,10 @@ class _InTurns(Layer):
                 f"{type(self).__name__}: {self.recipe.batch} frames a batch can't be dealt out to {self.copies} copies",
                 f"take 2 to {self.recipe.batch}",
             )
+        try:
+            self._of_copy(0)
+        except ValueError as error:
+            raise ShapeError(f"{type(self).__name__}: {error}", "take shares that are nearer to one another") from None
         if self.kind.per_batch:
             raise ShapeError(f"{type(self).__name__}: a tensor of kind {self.kind.value} comes once a batch, not dealt")
 
@@ -67,7 +75,18 @@ class _InTurns(Layer):
 
     def _of_copy(self, copy: int) -> Dealt:
         """The frames of a copy."""
-        return Dealt(copy=copy, copies=self.copies, batch=self.recipe.batch, staleness=self.recipe.staleness)
+        batch, staleness = self.recipe.batch, self.recipe.staleness
+        return Dealt(copy=copy, copies=self.copies, batch=batch, staleness=staleness, shares=self.shares)
+
+    @property
+    def round_of_turns(self) -> tuple[int, ...]:
+        """Which copy gets each frame of a batch; after these they come again."""
+        return self._of_copy(0).turns
+
+    def _places(self, frames: int) -> list[IntArray]:
+        """Of each copy, which of so many frames from the first one of a batch on are its own."""
+        order = np.resize(np.resize(np.array(self.round_of_turns), self.recipe.batch), frames)
+        return [np.flatnonzero(order == copy) for copy in range(self.copies)]
 
     @property
     def elements(self) -> int:
@@ -87,12 +106,15 @@ class _InTurns(Layer):
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
-        """Copies that divide a batch and that don't, of one frame each; a beat a frame; two pixels a beat."""
+        """Copies that divide a batch and that don't, of one frame each; a beat a frame; two pixels a beat; shares of
+        unlike size that fill batches and that don't."""
         return (
             cls(shape=(2, 2, 4), recipe=Recipe(batch=4), lanes=2),
             cls(shape=(1, 3, 2), copies=3, kind=Kind.ERROR, recipe=Recipe(batch=5)),
             cls(shape=(1, 1, 4), copies=3, kind=Kind.STASH, recipe=Recipe(batch=3), lanes=4),
             cls(shape=(2, 3, 2), recipe=Recipe(batch=3), lanes=4),
+            cls(shape=(1, 3, 2), recipe=Recipe(batch=5), shares=(3, 2)),
+            cls(shape=(1, 1, 2), copies=3, recipe=Recipe(batch=8), lanes=2, shares=(1, 4, 2)),
         )
 
 
@@ -118,10 +140,16 @@ class Deal(_InTurns):
 
     @property
     def waiting_beats(self) -> int:
-        """Beats of a copy's frame that wait, so that it comes in one interval and goes in as many as there are
-        copies."""
-        beats = self.cycles_per_frame
-        return beats - beats // self.copies + SLACK
+        """Beats of a copy's frames that wait, the most of any copy, so that they come in an interval each, and go as
+        evenly as it gets a share of all."""
+        beats, turns = self.cycles_per_frame, self.round_of_turns
+        most = 0
+        for copy in range(self.copies):
+            own, count = [place for place, one in enumerate(turns * 2) if one == copy], turns.count(copy)
+            # from the first of some frames that come on to the last one
+            spans = ((last, own[first + last] - own[first] + 1) for first in range(count) for last in range(count))
+            most = max(most, *((last + 1) * beats - span * count * beats // len(turns) for last, span in spans))
+        return most + SLACK
 
     @property
     def pipeline_cycles(self) -> int:
@@ -134,14 +162,14 @@ class Deal(_InTurns):
         return self.waiting_beats
 
     def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
-        """Every so many frames to each."""
+        """Its frames to each."""
         del state
-        return {f"y{copy}": inputs["x"][copy :: self.copies] for copy in range(self.copies)}
+        return {f"y{copy}": inputs["x"][own] for copy, own in enumerate(self._places(len(inputs["x"])))}
 
     def reference(self, state: State, inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
-        """Every so many frames to each."""
+        """Its frames to each."""
         del state
-        return {f"y{copy}": inputs["x"][copy :: self.copies] for copy in range(self.copies)}
+        return {f"y{copy}": inputs["x"][own] for copy, own in enumerate(self._places(len(inputs["x"])))}
 
     def circuit(
         self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
@@ -179,12 +207,19 @@ class Collect(_InTurns):
     def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
         """One frame of each in turn."""
         del state
-        return {"y": _in_turn([inputs[port.name] for port in self.sinks])}
+        return {"y": self._in_turn([inputs[port.name] for port in self.sinks])}
 
     def reference(self, state: State, inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
         """One frame of each in turn."""
         del state
-        return {"y": _in_turn([inputs[port.name] for port in self.sinks])}
+        return {"y": self._in_turn([inputs[port.name] for port in self.sinks])}
+
+    def _in_turn(self, parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+        """Frames of all copies, each where it was."""
+        frames = np.empty((sum(map(len, parts)), *parts[0].shape[1:]), parts[0].dtype)
+        for own, part in zip(self._places(len(frames)), parts, strict=True):
+            frames[own] = part
+        return frames
 
     def circuit(
         self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
@@ -192,7 +227,9 @@ class Collect(_InTurns):
         """See `hdl.streams.collect`."""
         del images
         xs = [streams[port.name] for port in self.sinks]
-        return collect(domain, xs, streams["y"], turn=self.cycles_per_frame, turns=self.recipe.batch)
+        return collect(
+            domain, xs, streams["y"], turn=self.cycles_per_frame, turns=self.recipe.batch, order=self.round_of_turns
+        )
 
 
 @block
@@ -204,14 +241,6 @@ def deal_frames(domain: ClockReset, x: Stream, ys: Sequence[Stream], *, cfg: Dea
         ys: out, streams as wide as ``x``.
     """
     dealt = [Stream(x.width) for _ in ys]
-    turns = deal(domain, x, dealt, turn=cfg.cycles_per_frame, turns=cfg.recipe.batch)
+    turns = deal(domain, x, dealt, turn=cfg.cycles_per_frame, turns=cfg.recipe.batch, order=cfg.round_of_turns)
     waits = [queue(domain, dealt[i], ys[i], depth=cfg.waiting_beats) for i in range(len(ys))]
     return turns, waits
-
-
-def _in_turn(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    """Frames of all parts, one of each in turn."""
-    frames = np.empty((sum(map(len, parts)), *parts[0].shape[1:]), parts[0].dtype)
-    for copy, part in enumerate(parts):
-        frames[copy :: len(parts)] = part
-    return frames
