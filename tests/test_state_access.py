@@ -550,10 +550,10 @@ ring_state = update_outside_access.ring_state
 
 
 @block
-def frames_of_the_first_copy(behind: Any, first: Any, *, copy: int) -> Any:
+def frames_of_the_first_copy(behind: Any, first: Any, *, first_own: int) -> Any:
     """`_first_frame` of a copy that takes itself for the first one."""
-    del copy
-    return _first_frame(behind, first, copy=0)
+    del first_own
+    return _first_frame(behind, first, first_own=0)
 
 
 _first_frame = dropout._first_frame

@@ -16,9 +16,9 @@ from hdl.streams.pipes import same_width
 
 @block
 def deal(
-    domain: ClockReset, x: Stream, ys: Sequence[Stream], *, turn: int, turns: int = 0, order: Sequence[int] = ()
+    domain: ClockReset, x: Stream, ys: Sequence[Stream], *, turn: int, turns: int = 0, taking: Sequence[int] = ()
 ) -> Instances:
-    """``turn`` beats to ``ys[0]``, then as many to the next one, or as ``order`` has them, and again; after every
+    """``turn`` beats to ``ys[0]``, then as many to the next one, or as ``taking`` has them, and again; after every
     ``turns`` turns it begins anew in any case, unless that is 0.
 
     Cost: counters of parts, of the beats of a turn and of turns, a multiplexer of ready.  Latency: 0.
@@ -31,7 +31,10 @@ def deal(
     ready = side_by_side([y.ready for y in ys])
     part = Signal(intbv(0)[address_width(count) :])
     fire, taken = (Signal(bool(0)) for _ in range(2))
-    whose = _whose(domain, fire, part, parts=count, turn=turn, turns=turns, order=tuple(order))
+    if _is_each_once(taking, count):
+        order = _turns(domain, fire, part, parts=count, turn=turn, turns=turns)
+    else:
+        order = _turns_of(domain, fire, part, turn=turn, turns=turns, taking=tuple(taking))
     outputs = [_dealt(x, ys[i], part, i) for i in range(count)]
 
     @always_comb
@@ -46,7 +49,7 @@ def deal(
         x.ready.next = taken
         fire.next = x.valid and taken
 
-    return whose, outputs, choose, handshake
+    return order, outputs, choose, handshake
 
 
 @block
@@ -63,7 +66,7 @@ def _dealt(x: Stream, y: Stream, part: Bits, index: int) -> Instances:
 
 @block
 def collect(
-    domain: ClockReset, xs: Sequence[Stream], y: Stream, *, turn: int, turns: int = 0, order: Sequence[int] = ()
+    domain: ClockReset, xs: Sequence[Stream], y: Stream, *, turn: int, turns: int = 0, taking: Sequence[int] = ()
 ) -> Instances:
     """``turn`` beats of ``xs[0]``, then as many of the next one, and again, as `deal` has it.
 
@@ -78,7 +81,10 @@ def collect(
     payload = side_by_side([x.payload for x in xs])
     part = Signal(intbv(0)[address_width(count) :])
     fire, offered = (Signal(bool(0)) for _ in range(2))
-    whose = _whose(domain, fire, part, parts=count, turn=turn, turns=turns, order=tuple(order))
+    if _is_each_once(taking, count):
+        order = _turns(domain, fire, part, parts=count, turn=turn, turns=turns)
+    else:
+        order = _turns_of(domain, fire, part, turn=turn, turns=turns, taking=tuple(taking))
     inputs = [_collected(xs[i], y, part, i) for i in range(count)]
 
     @always_comb
@@ -95,7 +101,7 @@ def collect(
         y.valid.next = offered
         fire.next = offered and y.ready
 
-    return whose, inputs, choose, handshake
+    return order, inputs, choose, handshake
 
 
 @block
@@ -109,19 +115,22 @@ def _collected(x: Stream, y: Stream, part: Bits, index: int) -> Instances:
     return out
 
 
+def _is_each_once(taking: Sequence[int], parts: int) -> bool:
+    """Whether all parts take their turns one after the other."""
+    return tuple(taking) in ((), tuple(range(parts)))
+
+
 @block
-def _whose(
-    domain: ClockReset, fire: Bit, part: Bits, *, parts: int, turn: int, turns: int, order: tuple[int, ...]
+def _turns_of(
+    domain: ClockReset, fire: Bit, part: Bits, *, turn: int, turns: int, taking: tuple[int, ...]
 ) -> Instances:
-    """Whose turn it is: of each part once, or as ``order`` has them, for ``turn`` fires each, and again."""
-    if order in ((), tuple(range(parts))):
-        return _turns(domain, fire, part, parts=parts, turn=turn, turns=turns)
-    place = Signal(intbv(0)[address_width(len(order)) :])
-    places = _turns(domain, fire, place, parts=len(order), turn=turn, turns=turns)
+    """Whose turn it is, by a table: for ``turn`` fires each, and again."""
+    place = Signal(intbv(0)[address_width(len(taking)) :])
+    places = _turns(domain, fire, place, parts=len(taking), turn=turn, turns=turns)
 
     @always_comb
     def look() -> None:
-        part.next = order[int(place)]
+        part.next = taking[int(place)]
 
     return places, look
 

@@ -228,7 +228,7 @@ class Collect(_InTurns):
         del images
         xs = [streams[port.name] for port in self.sinks]
         return collect(
-            domain, xs, streams["y"], turn=self.cycles_per_frame, turns=self.recipe.batch, order=self.round_of_turns
+            domain, xs, streams["y"], turn=self.cycles_per_frame, turns=self.recipe.batch, taking=self.round_of_turns
         )
 
 
@@ -241,6 +241,6 @@ def deal_frames(domain: ClockReset, x: Stream, ys: Sequence[Stream], *, cfg: Dea
         ys: out, streams as wide as ``x``.
     """
     dealt = [Stream(x.width) for _ in ys]
-    turns = deal(domain, x, dealt, turn=cfg.cycles_per_frame, turns=cfg.recipe.batch, order=cfg.round_of_turns)
+    turns = deal(domain, x, dealt, turn=cfg.cycles_per_frame, turns=cfg.recipe.batch, taking=cfg.round_of_turns)
     waits = [queue(domain, dealt[i], ys[i], depth=cfg.waiting_beats) for i in range(len(ys))]
     return turns, waits
