@@ -105,9 +105,12 @@ def test_boards_of_unlike_clocks_are_faster_with_shares_of_unlike_size(
             for role in ("", ".gradient")
             for copy, device in ((0, "head"), (1, "worker"))
         ]
-        plan = told(case, "place", "--no-split", *(word for pin in pins for word in ("--pin", pin)))
+        words = "place", "--no-split", *(word for pin in pins for word in ("--pin", pin))
+        plan = told(case, *words)
         assert {str(copies) for copies in plan["copies"].values()} == {how}
-        assert f"copies: c*={how}, r*={how} (as --copy makes)" in case.step("place", "--no-split").out
+        again = case.step(*words).out
+        assert again.startswith("place: unchanged")
+        assert f"copies: c*={how}, r*={how} (as --copy makes)" in again
         found[how] = plan["cycles_per_frame"]
     assert 5 * found["2"] == 6 * found["3:2"]
 

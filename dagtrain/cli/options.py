@@ -51,7 +51,7 @@ Copies = Annotated[
         "--copy",
         help="layer=copies, as 'conv2=2' or 'layer1*=3': so many copies of the layers of such a name or pattern, each "
         "of which gets some of a batch's frames, with the same bits as one; '*=3:2' makes two, of which the first gets "
-        "3 of 5 frames, for boards of unlike size; '*=2' is all but losses, what is the "
+        "3 of 5 frames, for boards of unlike clocks, ports or memory; '*=2' is all but losses, what is the "
         "host's, and norms, unless these are `apart` by `import --norm-sync`; may be given several times.",
     ),
 ]

@@ -13,7 +13,7 @@ from typing_extensions import TypedDict
 from hdl.records import exact
 
 Count = Annotated[int, Field(ge=0)]
-# of copies, as --copy says them
+# of copies, unlike ones, as --copy says them
 Shares = Annotated[str, Field(pattern=r"^[1-9]\d*(:[1-9]\d*)+$")]
 Positive = Annotated[int, Field(ge=1)]
 
