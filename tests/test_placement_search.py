@@ -13,9 +13,11 @@ from hdl.errors import DagtrainError, InfeasibleError, OutOfTimeError
 from hdl.tensor import Kind
 from placement.annealing import encode
 from placement.annealing.heuristic import Annealer
+from placement.annealing.settle import settle
 from placement.bounds.neighbourhood import Neighbourhoods
 from placement.bounds.packing import refuted_packing
 from placement.bounds.window import Windows
+from placement.diagnosis.infeasible import overfull
 from placement.exact.model import Answer, Effort, build_model, decide
 from placement.problem.flat import flatten, menu_at
 from placement.problem.instance import Configuration, Device, Instance, Item, Link
@@ -426,6 +428,102 @@ def test_what_is_given_to_start_from_is_left_as_it_is_where_it_holds() -> None:
         found = annealer.attempt(plan.cycles_per_frame, 1, near, given=given)
         assert (found is not None) == given
         assert found is None or found.devices == near.devices
+
+
+def with_less(instance: Instance, device: str, **capacities: int) -> Instance:
+    """The instance with these capacities of a device."""
+    found = [replace(own, **capacities) if own.name == device else own for own in instance.devices]
+    return replace(instance, devices=tuple(found))
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_where_a_plan_does_not_fit_any_more_what_is_broken_moves_and_the_rest_stays(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    instance = instance_of("ResNet-18", resnet18, devices((1, "AGFB027"), (4, "AGFB014"), (6, "10AX115")))
+    # with some room
+    plan = find_plan(instance, SearchOptions(proves=False, tidy_seconds=0.0, gap=0.2, seed=seed))
+    fullest = max(plan.devices, key=lambda use: use.dsp / use.dsp_capacity)
+    smaller = with_less(instance, fullest.device, dsp=fullest.dsp * 19 // 20)
+
+    def attempt(*_: object, **__: object) -> None:
+        raise AssertionError("it need not be looked for anew")
+
+    monkeypatch.setattr(Annealer, "attempt", attempt)
+    options = SearchOptions(proves=False, tidy_seconds=0.0, gap=0.5, seed=seed, mended=plan)
+    mended = find_plan(smaller, options)
+    assert violations(smaller, mended) == []
+    assert mended.cycles_per_frame <= plan.cycles_per_frame
+    before, after = ({item.item: item.device for item in each.items} for each in (plan, mended))
+    moved = {name for name, device in before.items() if after[name] != device}
+    assert any(before[name] == fullest.device for name in moved)
+    assert len(moved) < len(before) / 3
+    # the same plan again
+    assert find_plan(smaller, options) == mended
+
+
+def test_a_plan_without_room_anywhere_is_not_mended_but_looked_for_anew() -> None:
+    instance = instance_of("small", small_residual, devices((1, "AGFB014"), (2, "10AX115")))
+    plan = find_plan(instance)
+    # fewer multipliers everywhere than it has there
+    smaller = instance
+    for use in plan.devices:
+        smaller = with_less(smaller, use.device, dsp=use.dsp * 9 // 10)
+    annealer = Annealer(smaller, flatten(smaller), seed=0, workers=1)
+    assert annealer.mended(plan.cycles_per_frame, assignment_of(instance, plan)) is None
+    slower = find_plan(smaller, SearchOptions(mended=plan))
+    assert violations(smaller, slower) == []
+    assert slower.cycles_per_frame > plan.cycles_per_frame
+
+
+def test_devices_without_room_for_configurations_are_told() -> None:
+    instance = instance_of("small", small_residual, devices((1, "AGFB014"), (2, "10AX115")))
+    plan = find_plan(instance, SearchOptions(gap=0.3))
+    fullest = max(plan.devices, key=lambda use: use.dsp / use.dsp_capacity)
+    near, at = assignment_of(instance, plan), instance.device_index[fullest.device]
+    for smaller, full in ((instance, False), (with_less(instance, fullest.device, dsp=fullest.dsp // 2), True)):
+        encoded = encode.encode(smaller, flatten(smaller), plan.cycles_per_frame, merge=False)
+        assert encoded is not None
+        found = settle(encoded, smaller, encode.start_from(encoded, smaller, near))
+        assert found == [at] if full else isinstance(found, Assignment)
+
+
+def test_devices_without_room_for_an_assignment_are_named_with_what_they_lack() -> None:
+    instance = instance_of("small", small_residual, devices((1, "AGFB014"), (2, "10AX115")))
+    plan = find_plan(instance, SearchOptions(gap=0.3))
+    assert overfull(instance, assignment_of(instance, plan).devices) == []
+    fullest = max(plan.devices, key=lambda use: use.dsp / use.dsp_capacity)
+    places = {item.item: item.device for item in plan.items}
+    least = sum(
+        min(c.dsp for c in item.configurations["AGFB014" if fullest.device == instance.devices[0].name else "10AX115"])
+        for item in instance.items
+        if places[item.name] == fullest.device
+    )
+    assert least > 0
+    at = assignment_of(instance, plan).devices
+    assert overfull(with_less(instance, fullest.device, dsp=least), at) == []
+    with pytest.raises(
+        InfeasibleError, match=f"{fullest.device} would take at least {least:,} dsp of {least - 1:,}; add"
+    ):
+        plan_from_assignment(with_less(instance, fullest.device, dsp=least - 1), places)
+    # both that lack room, and all that they lack
+    less = with_less(instance, fullest.device, dsp=0, alm=0)
+    assert [problem.what.split()[0] for problem in overfull(less, at)] == [fullest.device] * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "end"), [("receiver_m20k", 1), ("sender_m20k", 0), ("receiver_alm", 1), ("sender_alm", 0)]
+)
+def test_ports_of_links_that_cross_count_for_room(name: str, end: int) -> None:
+    instance = instance_of("small", small_residual, devices((1, "AGFB014"), (2, "10AX115")))
+    first, *rest = instance.links
+    wider = replace(instance, links=(replace(first, **{name: 10**9}), *rest))
+    places = [0] * len(instance.items)
+    assert not any("1,000" in problem.what for problem in overfull(wider, places))
+    places[instance.item_index[first.target]] = 1
+    (told,) = (problem.what for problem in overfull(wider, places) if "1,000" in problem.what)
+    assert told.startswith(f"{instance.devices[end].name} would take at least 1,000,")
+    assert f" {name.partition('_')[2]} of " in told
 
 
 def test_one_device_is_planned_by_the_exact_model_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,7 +78,7 @@ class Ladder:
         steps = max(LEAST_STEPS, min(MOST_STEPS, PRICED_NODES // len(problem.graph.nodes)))
         least = least_cycles(problem)
         first = self.resumed(start) or self.begun()
-        self.hold(first)
+        self.hold(first, at_any_cost=start is not None)
         self.searcher.best.go_on(self.searcher.bounded)
         slow = max(first.levels)
         fastest = min(slow, max(least, predicted_cycles(slow, self.searcher.prices.level(slow), problem)))
@@ -252,7 +252,7 @@ class Ladder:
 
     def hold(self, found: Found, *, at_any_cost: bool = False) -> None:
         """Keep a placement found, links and homes priced in, if it holds and is faster than the plan so far; the first
-        one at slower levels, if it must be.  ``at_any_cost``: others are looked for where it doesn't."""
+        one at slower levels, if it must be.  ``at_any_cost``: it is mended where it doesn't, or another looked for."""
         self.found = found
         known = self.searcher.best.training_cycles
         if found.plan is self.priced or (known is not None and found.plan.cycles_per_frame >= known):

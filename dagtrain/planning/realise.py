@@ -153,7 +153,7 @@ class Realiser:
             tidy_seconds=searcher.problem.search.tidy_seconds,
             decision_seconds=RESERVE_DECISION_SECONDS,
             gap=max(quick.gap, RESERVE_GAP),
-            near=places_of(plan),
+            mended=plan,
         )
         try:
             return searcher.search(reserving(taking_more(instance, missed), share), options)

@@ -453,6 +453,13 @@ def tightened(problem: Problem, m20k: int, dram_share: float) -> Problem:
     return problem._replace(capacity=capacity)
 
 
+def tightened_at(problem: Problem, devices: Sequence[int], share: float) -> Problem:
+    """The problem with so much less of all resources but network ports on these devices."""
+    capacity = problem.capacity.copy()
+    capacity[list(devices), :4] *= 1 - share
+    return problem._replace(capacity=capacity)
+
+
 def focused(problem: Problem, start: Start, units: Ints, count: int) -> Problem:
     """The problem in which only these units may move and those nearest to them by links, about `count` in all."""
     free = np.zeros(len(problem.pin), dtype=bool)

@@ -14,6 +14,7 @@ little further, coolly, on devices that seem somewhat smaller, which nearly alwa
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from math import inf
 
@@ -33,10 +34,19 @@ REPAIRS, NEAR = 3, 0.01
 MEND_MOVES, MEND_HOTTEST, MEND_UNITS = 400_000, 0.3 * anneal.HOTTEST, (120, 250)
 # … where that is at most this share of all units
 MEND_SHARE = 0.25
+# a placement that is given is mended by units that are broken and those beside them; by more than so many times as many
+MENDED_UNITS = (1, 2, 5)
+# … and how often again, on devices without room for what was found, which seem so much smaller each time
+MENDS, LESS_MENDED = 10, 0.01
 # by how much devices seem smaller after each rounding that failed: M20K blocks, and DRAM bandwidth
 LESS_M20K, LESS_DRAM = 4, 0.001
 # after so many wins in a row a kind of chain has all threads, but for every fourth attempt
 STREAK = 2
+
+# a problem, how near a state comes there, and that state
+Repaired = tuple[encode.Problem, float, encode.Start]
+# anneals a state a little further, given devices without room for what it becomes, and a seed
+Repair = Callable[[Repaired, list[int], int], Repaired]
 
 
 class Annealer:
@@ -121,21 +131,63 @@ class Annealer:
             problem, encode.repaired(problem, start), moves=moves, seed=seed, hottest=hottest, stop=self.stop
         )
         energy, state = self._mended(problem, energy, state, moves, seed)
+
+        def repaired(begun: Repaired, _: list[int], seed: int) -> Repaired:
+            problem, before, state = begun
+            problem = encode.tightened(problem, LESS_M20K, LESS_DRAM) if before <= 0.0 else problem
+            repairs = max(1, int(moves * REPAIR_SHARE))
+            return problem, *anneal.anneal(
+                problem, state, moves=repairs, seed=seed, hottest=REPAIR_HOTTEST, stop=self.stop
+            )
+
+        return self._rounded(encoded, (encoded.problem, energy, state), REPAIRS, seed, repaired)
+
+    def mended(self, cycles: int, near: Assignment) -> Assignment | None:
+        """A placement at T that differs from one near it by what is broken there, and by as little else as may be; None
+        where that isn't found soon."""
+        encoded = encode.encode(self.instance, self.flat, cycles, merge=False, seed=self.seed)
+        if encoded is None:
+            return None
+
+        def repaired(begun: Repaired, full: list[int], seed: int) -> Repaired:
+            problem, _, state = begun
+            problem = encode.tightened_at(problem, full, LESS_MENDED)
+            energy, found = anneal.anneal(problem, state, moves=0, seed=seed)
+            broken = anneal.broken_units(problem, state)
+            for wider in MENDED_UNITS:
+                if energy <= 0.0 or self.stop[0]:
+                    break
+                focused = encode.focused(problem, state, broken, 1 + wider * len(broken))
+                energy, found = anneal.anneal(
+                    focused, state, moves=MEND_MOVES, seed=seed, hottest=REPAIR_HOTTEST, stop=self.stop
+                )
+            return problem, energy, found
+
+        self.runs += 1
+        seed = self._seed(0)
+        state = encode.start_from(encoded, self.instance, near)
+        return self._rounded(encoded, repaired((encoded.problem, inf, state), [], seed), MENDS, seed, repaired)[1]
+
+    def _rounded(
+        self, encoded: encode.Encoded, begun: Repaired, repairs: int, seed: int, repaired: Repair
+    ) -> tuple[float, Assignment | None]:
+        """How near a state comes, repaired on devices that seem smaller where it can't be rounded as it is, and what it
+        becomes."""
         # what fits but is not rounded yet is near, but no placement
-        first = max(energy, NEAR * 1e-3)
-        for repair in range(REPAIRS + 1):
+        first = max(begun[1], NEAR * 1e-3)
+        for repair in range(repairs + 1):
+            _, energy, state = begun
             if self.stop[0] or energy > NEAR:
                 break
+            full: list[int] = []
             # once devices seem smaller, a little too much for them may still fit
-            found = settle(encoded, self.instance, state, self.seed) if energy <= 0.0 or repair else None
-            if found is not None and self.holds(found, cycles):
-                return 0.0, found
-            if repair < REPAIRS:
-                problem = encode.tightened(problem, LESS_M20K, LESS_DRAM) if energy <= 0.0 else problem
-                energy, state = anneal.anneal(
-                    problem, state, moves=max(1, int(moves * REPAIR_SHARE)), seed=seed + repair,
-                    hottest=REPAIR_HOTTEST, stop=self.stop,
-                )  # fmt: skip
+            if energy <= 0.0 or repair:
+                found = settle(encoded, self.instance, state, self.seed)
+                if isinstance(found, Assignment) and self.holds(found, encoded.cycles_per_frame):
+                    return 0.0, found
+                full = [] if isinstance(found, Assignment) else found
+            if repair < repairs:
+                begun = repaired(begun, full, seed + repair)
         return first, None
 
     def _mended(

@@ -23,24 +23,26 @@ from placement.problem.plan import Assignment
 SETTLE_SECONDS = 0.5
 
 
-def settle(encoded: Encoded, instance: Instance, state: Start, seed: int = 0) -> Assignment | None:
-    """The assignment of a state, with configurations that fit every device at T; None if some device has none (found
-    within its effort)."""
+def settle(encoded: Encoded, instance: Instance, state: Start, seed: int = 0) -> Assignment | list[int]:
+    """The assignment of a state, with configurations that fit every device at T; else the devices for which there are
+    none (found within its effort)."""
     problem = encoded.problem
     device_of = state.device[problem.unit]
     tile_of = np.where(problem.group >= 0, state.tile[problem.group], 0) if len(state.tile) else 0 * problem.group
     rows = problem.row_of[np.arange(len(problem.unit)), problem.part[device_of], tile_of]
     chosen = np.full(len(problem.unit), -1, dtype=np.int64)
     room = _room(instance, [int(d) for d in device_of], encoded.cycles_per_frame)
+    full = []
     for d, limits in enumerate(room):
         items = np.flatnonzero(device_of == d)
         picks = _round(encoded, rows[items], limits)
         if picks is None:
             picks = _decide(encoded, rows[items], items, int(problem.part[d]), limits, seed)
         if picks is None:
-            return None
-        chosen[items] = encoded.flat.position[picks]
-    return Assignment(tuple(int(d) for d in device_of), tuple(int(k) for k in chosen))
+            full.append(d)
+        else:
+            chosen[items] = encoded.flat.position[picks]
+    return full or Assignment(tuple(int(d) for d in device_of), tuple(int(k) for k in chosen))
 
 
 def _room(instance: Instance, places: Sequence[int], cycles: int) -> list[Ints]:

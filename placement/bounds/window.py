@@ -34,6 +34,7 @@ from placement.exact.model import (
 from placement.problem.flat import Flat, flatten
 from placement.problem.instance import Instance, Item
 from placement.problem.options import OptionTable
+from placement.problem.plan import Assignment
 
 # items of a window, smallest and largest
 SIZES = (12, 24, 40)
@@ -98,7 +99,7 @@ class Windows:
         if encoded is not None:
             start = encode.mirror_start(encoded.problem, None)
             energy, state = anneal.anneal(encoded.problem, start, moves=SCREEN_MOVES, seed=self.seed)
-            if energy <= 0.0 and settle(encoded, window.instance, state) is not None:
+            if energy <= 0.0 and isinstance(settle(encoded, window.instance, state), Assignment):
                 window.placed_at = cycles
                 return False
         if self.seconds_left <= 0:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from hdl.errors import InfeasibleError, Problem, TooLargeError
 from placement.bounds.bound import demand_at
 from placement.exact.model import MOST_WIRE_TERMS, Answer, Effort, Family, build_model, decide, wire_terms
-from placement.problem.instance import RESOURCES, Instance
+from placement.problem.instance import PORT_RESOURCES, RESOURCES, Instance
 from placement.problem.options import OptionTable
 
 CURES = {
@@ -48,6 +48,30 @@ def too_large(instance: Instance, cycles: int) -> TooLargeError | None:
     lines = list(found.values())[:MOST_TOLD]
     lines += [f"and {len(found) - MOST_TOLD} more"] if len(found) > MOST_TOLD else []
     return TooLargeError("\n  ".join([f"{_where(instance, cycles)}:", *lines]), cure, tuple(found))
+
+
+def overfull(instance: Instance, places: Sequence[int]) -> list[Problem]:
+    """Devices that lack room at any pace for what stands on them, by item: for the least of each of its items, for the
+    network ports of its links, and for its own with its peers; the fullest first."""
+    takes = [Counter[str]() for _ in instance.devices]
+    peers: list[set[int]] = [set() for _ in instance.devices]
+    for item, n in zip(instance.items, places, strict=True):
+        menu = item.configurations.get(instance.devices[n].part, ())
+        takes[n].update({name: min((getattr(c, name) for c in menu), default=0) for name in RESOURCES})
+    for link in instance.links:
+        a, b = (places[instance.item_index[name]] for name in (link.source, link.target))
+        if a != b:
+            for n, other, blocks in zip((a, b), (b, a), link.ends, strict=True):
+                takes[n].update(dict(zip(PORT_RESOURCES, blocks, strict=True)))
+                peers[n].add(other)
+    found = []
+    for device, took, met in zip(instance.devices, takes, peers, strict=True):
+        took.update(dict(zip(PORT_RESOURCES, device.port_blocks(len(met)), strict=True)))
+        for name in RESOURCES:
+            if took[name] > (room := getattr(device, name)):
+                what = f"{device.name} would take at least {took[name]:,} {name} of {room:,}"
+                found.append((took[name] / max(room, 1), Problem(what, CURES[Family[name.upper()]])))
+    return [problem for _, problem in sorted(found, key=lambda pair: -pair[0])]
 
 
 def explain_infeasible(

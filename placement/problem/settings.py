@@ -36,6 +36,9 @@ class SearchOptions:
     start: Plan | None = None
     # item → device, for every item: chains start there too while there is no plan, though it may not fit
     near: Mapping[str, str] | None = None
+    # a plan of an instance like this, which may not fit here: at its own pace, what is broken of it moves first, and
+    # as little else as may be
+    mended: Plan | None = None
     # groups of item or layer names; the items of each group stand on one device
     same_device: tuple[tuple[str, ...], ...] = ()
     # the same of items alone, which a layer may have its name of

@@ -83,6 +83,8 @@ class Descent:
         self.best: Assignment | None = None
         # where chains start while there is no best one
         self.near: Assignment | None = None
+        # the T at which what is broken of that is mended first; None: it is not
+        self.mended_cycles: int | None = None
         self.best_cycles = ceiling + 1
         # moves of a chain now, and of the longest ones
         self.slice = options.anneal_moves * (1 + len(instance.items) // 1000)
@@ -184,8 +186,10 @@ class Descent:
     # ---- placements
 
     def first_placement(self) -> Answer:
-        """Jump to the bound's T and back off in growing steps up to the slowest; there with longer chains until the
-        moves are spent, if no slower one is wanted."""
+        """What there is near, mended; else jump to the bound's T and back off in growing steps up to the slowest; there
+        with longer chains until the moves are spent, if no slower one is wanted."""
+        if self._mend():
+            return Answer.FEASIBLE
         floor = self.bound.cycles_per_frame
         steps = [-(-floor * percent // 100) for percent in FIRST_STEPS]
         answer = Answer.UNKNOWN
@@ -205,6 +209,16 @@ class Descent:
             self.slice = min(2 * self.slice, self.longest)
             answer = self.attempt(self.ceiling)
         return answer if self.best is None else Answer.FEASIBLE
+
+    def _mend(self) -> bool:
+        """Whether what is broken of the placement near could be mended at its T."""
+        if self.near is None or self.mended_cycles is None or self.mended_cycles > self.ceiling:
+            return False
+        with self.deadline.ending(self.annealer.end):
+            found = self.annealer.mended(self.mended_cycles, self.near)
+        mended = found is not None and self.accept(found) <= self.mended_cycles
+        self.report(f"mended at T = {self.mended_cycles}: {'feasible' if mended else 'unknown'}")
+        return mended
 
     def lengthen(self) -> None:
         """Longer chains, for the descent from the first placement: long enough to cool slowly, by the size."""

@@ -15,11 +15,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
+from math import ceil
 
 from hdl.errors import DagtrainError, InfeasibleError
 from placement.annealing.settle import cheapest_on_devices
 from placement.diagnosis.explain import binding_of
-from placement.diagnosis.infeasible import explain_infeasible, too_large
+from placement.diagnosis.infeasible import explain_infeasible, overfull, too_large
 from placement.exact.literal import literal_plan
 from placement.exact.model import Answer, cheapest_configurations, fewest_crossings
 from placement.problem.channels import in_channels
@@ -74,6 +75,9 @@ def find_plan(
     search = Descent(problem.instance, options, report, slowest, deadline)
     if options.start is not None:
         search.accept(_started(instance, problem.instance, options))
+    elif options.mended is not None:
+        search.near = _near(problem.instance, options.mended)
+        search.mended_cycles = ceil(options.mended.cycles_per_frame)
     elif options.near is not None:
         search.near = _near(problem.instance, options.near)
     best = _search(search)
@@ -127,11 +131,21 @@ def _started(instance: Instance, restricted: Instance, options: SearchOptions) -
     return assignment
 
 
-def _near(instance: Instance, near: Mapping[str, str]) -> Assignment | None:
-    """Items on these devices, with any configuration; None if some item can't be built on its device."""
-    devices = [instance.device_index.get(near[item.name], -1) for item in instance.items]
-    buildable = all(device >= 0 and instance.configurations(i, device) for i, device in enumerate(devices))
-    return Assignment(tuple(devices), (0,) * len(devices)) if buildable else None
+def _near(instance: Instance, near: Mapping[str, str] | Plan) -> Assignment | None:
+    """Items on these devices, with any configuration, or with the tiles that they have in a plan where they are still
+    offered; None if some item can't be built on its device."""
+    placed = {item.item: item for item in near.items} if isinstance(near, Plan) else {}
+    places = {name: item.device for name, item in placed.items()} if isinstance(near, Plan) else near
+    devices = [instance.device_index.get(places[item.name], -1) for item in instance.items]
+    menus = [instance.configurations(i, device) if device >= 0 else () for i, device in enumerate(devices)]
+    if not all(menus):
+        return None
+    tiles = [placed[item.name].tile if item.name in placed else None for item in instance.items]
+    chosen = (
+        next((position for position, c in enumerate(menu) if c.tile == tile), 0)
+        for menu, tile in zip(menus, tiles, strict=True)
+    )
+    return Assignment(tuple(devices), tuple(chosen))
 
 
 def _search(search: Descent) -> Assignment:
@@ -242,12 +256,15 @@ def plan_from_assignment(
     The plan's bound speaks of this assignment only, and says so.
 
     Raises:
-        InfeasibleError: the assignment breaks a pin or equal hops (each named), or does not fit.
+        InfeasibleError: the assignment breaks a pin or equal hops, or a device has no room at any pace (each named), or
+            it does not fit.
         OutOfTimeError: the budget ended before a placement was found or excluded.
         DagtrainError: an unknown item or device, or an item without a device.
     """
     options = options or SearchOptions()
     places, same = _places(instance, assignment), beside_ports(in_time(instance))
+    if full := overfull(instance, places):
+        raise InfeasibleError.listing(f"assignment for {instance.name!r}", full)
     fixed = in_channels(fixed_instance(same, places))
     options = replace(options, exact_choices=2**62, anneal_budget=0, tidy_seconds=0.0, window_seconds=0.0)
     search = Descent(fixed, options, lambda _: None, slowest_cycles(same, options.least_fps), deadline)
