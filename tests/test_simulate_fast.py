@@ -16,6 +16,7 @@ from dagtrain.cosim.cluster import simulate_cluster
 from dagtrain.cosim.simulator import Simulator
 from dagtrain.cosim.trace import beats_of, traced_streams
 from dagtrain.emission.design import ClusterDesign, design_cluster
+from dagtrain.emission.device import adapted_net, consumed_net, produced_net
 from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.memory import MemoryModel
 from dagtrain.emission.modules import ModuleLibrary
@@ -99,6 +100,46 @@ def test_batches_take_the_cycles_that_the_recurrence_over_frames_says() -> None:
         assert simulated.binds.kind is Bound.ENGINE
         (idle,) = simulated.idle_by_device
         assert 0 < idle.share < 1
+
+
+def test_rows_dealt_to_parts_of_fewer_lanes_do_not_wait_for_one_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    wired, cycles = on_chip(rows_net(16), 40), 40 * 16
+    narrow = [
+        edge
+        for edge, _producer, source, _consumer, sink in wired.graph.streams
+        if edge in wired.graph.bursts and source.lanes > sink.lanes
+    ]
+    assert len(narrow) == 8
+    assert wired.batch_time.cycles <= cycles
+
+    def interval() -> float:
+        batches = simulate_fast(wired, 8, 200.0, Silent()).batches
+        return batches[-1].last_result - batches[-2].last_result
+
+    assert interval() <= wired.batch_time.cycles
+    # a FIFO behind the adapter takes a part's rows at the pace of that part, while others wait for theirs
+    monkeypatch.setattr(events, "wide_beats", lambda *_: None)
+    assert interval() > 1.4 * cycles
+
+
+def test_fifos_of_rows_dealt_out_stand_before_what_makes_their_beats_narrower(tmp_path: Path) -> None:
+    graph, library = rows_net(16), ModuleLibrary(cache_folder() / "modules")
+    design = design_cluster(graph, placement(graph, "one"), DEVICES[:1], 40, library, word_bits=64)
+    (device,) = deliver(design, library, tmp_path).devices
+    streams = {stream.net: stream for stream in device.manifest.streams}
+    seen = 0
+    for edge, _producer, source, _consumer, sink in design.graph.streams:
+        made, taken, between = (streams.get(net(edge)) for net in (produced_net, consumed_net, adapted_net))
+        if made is None or taken is None or between is None:
+            continue
+        first, behind = f"FIFO of {edge}", f"adapter of {edge}"
+        if edge in design.graph.bursts and source.lanes > sink.lanes:
+            seen += 1
+        else:
+            first, behind = behind, first
+        assert (made.reader, between.writer, between.reader, taken.writer) == (first, first, behind, behind), edge
+        assert between.payload_bits == (source if first.startswith("FIFO") else sink).payload_bits
+    assert seen == 8
 
 
 def test_frames_wait_for_the_version_that_the_recipe_gives_them_and_for_no_later_one() -> None:
@@ -462,6 +503,17 @@ def split_net(staleness: int, batch: int) -> Graph:
     return insert_forks(calibrate(training, [synthetic_feeds(training, BATCH, seed) for seed in range(3)]))
 
 
+def rows_net(batch: int) -> Graph:
+    """A net in parts by rows that want fewer lanes than what deals rows out to them: each gets its rows in a part of a
+    frame's time, and takes all of it."""
+    builder = GraphBuilder("rows", Recipe(batch=batch, staleness=batch, learning_rate=0.1), seed=5)
+    x = builder.relu(builder.conv(builder.input(8, 8, 2), 3, 3, padding=1))
+    x = builder.conv(x, 4, 3, stride=2, padding=1)
+    training = differentiate(builder.classify(builder.gemm(builder.global_average_pool(x), 3)))
+    calibrated = calibrate(training, [synthetic_feeds(training, 4, seed) for seed in range(2)])
+    return insert_forks(split_rows(calibrated, {"conv1": 4, "relu1": 4, "conv2": 4}))
+
+
 # what joins boards, where no switch does
 CABLES = {
     "chain": chain(3),
@@ -519,3 +571,21 @@ def test_events_are_those_of_the_verilog(case: str, tmp_path: Path) -> None:
     design = design_cluster(graph, placed, devices, cycles, library, word_bits=64, routing=routing)
     truth, wired = Truth(design, library, batches, tmp_path), wired_of(design, NETWORK_CYCLES, routing)
     assert_alike(wired, simulate_events(wired, batches, keep=True), truth, interval)
+
+
+@pytest.mark.slow
+def test_rows_dealt_out_come_in_the_verilog_as_fast_as_planned(tmp_path: Path) -> None:
+    graph, library, batches = rows_net(16), ModuleLibrary(cache_folder() / "modules"), 12
+    design = design_cluster(graph, placement(graph, "one"), DEVICES, 40, library, word_bits=64)
+    truth, wired = Truth(design, library, batches, tmp_path), wired_of(design, NETWORK_CYCLES, None)
+    happened = simulate_events(wired, batches, keep=True)
+    engines = 0
+    for node in wired.graph.nodes:
+        edge = node.outputs.get("y", "")
+        if node.layer.strips is not None and (edge, True) in truth.times:
+            beats = wired.graph.producers[edge][1].beats * graph.recipe.batch
+            real, mine = (last_beats(times, beats) for times in (truth.times[edge, True], happened.written[edge]))
+            assert real[-1] - real[-2] == mine[-1] - mine[-2], edge
+            assert real[-1] - real[-2] <= wired.batch_time.cycles <= 40 * graph.recipe.batch
+            engines += 1
+    assert engines == 9

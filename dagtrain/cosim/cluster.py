@@ -57,6 +57,7 @@ from dagtrain.files import write_text
 from dagtrain.graph.executor import Executor, Mode, Observer
 from dagtrain.graph.ir import Graph
 from dagtrain.progress import Progress
+from dagtrain.schedule.buffers import wide_beats
 from hdl.convert.images import write_image
 from hdl.engine.weights.records import WORD_BITS, Kind, Record, words_of
 from hdl.errors import DagtrainError
@@ -324,6 +325,9 @@ def counted_nets(graph: Graph) -> dict[str, tuple[int, int]]:
         read = batch if sink.name in consumer.layer.replayed else made
         found[produced_net(edge)] = source.beats, made
         found |= dict.fromkeys((consumed_net(edge), adapted_net(edge), fetched_net(edge)), (sink.beats, read))
+        if wide_beats(graph, edge, source, sink, 1) is not None:
+            # between the FIFO and the adapter behind it
+            found[adapted_net(edge)] = source.beats, made
     for node in graph.nodes:
         for ring in node.layer.rings:
             name, tensors = ring_region(node.name, ring), int(ring.per_frame * batch)

@@ -16,7 +16,7 @@ from dagtrain.emission.state import StateLink, links_of, rounds
 from dagtrain.emission.stored import DramUse
 from dagtrain.graph.ir import Graph, Node, PlacedGraph, is_delayed
 from dagtrain.graph.stores import first_images
-from dagtrain.schedule.buffers import REGISTER_BEATS
+from dagtrain.schedule.buffers import REGISTER_BEATS, wide_beats
 from hdl.convert.netlist import Direction, Identifier, Module
 from hdl.engine.weights.access import chain_entry
 from hdl.engine.weights.records import CHAIN_BITS, WORD_BITS
@@ -173,7 +173,7 @@ def design_device(
                 lanes = port.lanes if arrives else source.lanes
                 _add_stored_channel(assembly, graph, node, port, net, lanes, fifo_beats[edge], units)
             elif not arrives:
-                _add_channel(assembly, edge, source, port, fifo_beats[edge], library)
+                _add_channel(assembly, graph, edge, port, fifo_beats[edge], library)
         _add_outside(assembly, graph, node, units)
     links = _add_chain(assembly, [node for node in graph.circuits if graph.placed[node.name] == name], library, host)
     if ethernet is not None or egress or ingress or cables:
@@ -423,17 +423,37 @@ def _add_network_port(
 
 
 def _add_channel(
-    assembly: Assembly, edge: str, source: Port, sink: Port, depth_beats: int, library: ModuleLibrary
+    assembly: Assembly, graph: Graph, edge: str, sink: Port, depth_beats: int, library: ModuleLibrary
 ) -> None:
-    """What lies on an edge within a device: a width adapter where lanes differ, then the FIFO."""
-    net = produced_net(edge)
+    """What lies on an edge within a device: a width adapter where lanes differ, then the FIFO, of so many beats of the
+    sink; or the FIFO first, of beats of the producer (`dagtrain.schedule.buffers.wide_beats`)."""
+    source = graph.producers[edge][1]
+    net, end = produced_net(edge), consumed_net(edge)
+    wide = wide_beats(graph, edge, source, sink, depth_beats)
+    if wide is not None:
+        waiting = assembly.stream(adapted_net(edge), source.payload_bits)
+        _add_fifo(assembly, library, edge, (net, waiting), source, wide)
+        _add_adapter(assembly, library, edge, (waiting, end), source, sink)
+        return
     if source.lanes != sink.lanes:
-        adapted, role = assembly.stream(adapted_net(edge), sink.payload_bits), f"{ADAPTER_ROLE}{edge}"
-        adapter = adapter_module(library, source.lanes, sink.lanes, source.tensor.fixed.width)
-        assembly.instance(adapter, f"adapt_{verilog_name(edge)}", {"x": net, "y": adapted}, role=role)
+        adapted = assembly.stream(adapted_net(edge), sink.payload_bits)
+        _add_adapter(assembly, library, edge, (net, adapted), source, sink)
         net = adapted
-    nets = net, consumed_net(edge)
-    _add_queue(assembly, library, f"fifo_{verilog_name(edge)}", nets, sink.payload_bits, depth_beats, f"FIFO of {edge}")
+    _add_fifo(assembly, library, edge, (net, end), sink, depth_beats)
+
+
+def _add_adapter(
+    assembly: Assembly, library: ModuleLibrary, edge: str, nets: tuple[str, str], source: Port, sink: Port
+) -> None:
+    adapter = adapter_module(library, source.lanes, sink.lanes, source.tensor.fixed.width)
+    role = f"{ADAPTER_ROLE}{edge}"
+    assembly.instance(adapter, f"adapt_{verilog_name(edge)}", {"x": nets[0], "y": nets[1]}, role=role)
+
+
+def _add_fifo(
+    assembly: Assembly, library: ModuleLibrary, edge: str, nets: tuple[str, str], port: Port, depth: int
+) -> None:
+    _add_queue(assembly, library, f"fifo_{verilog_name(edge)}", nets, port.payload_bits, depth, f"FIFO of {edge}")
 
 
 def _add_stored_channel(

@@ -203,6 +203,19 @@ class Graph:
                     edges[node.outputs[port.name]] = frames
         return nodes, edges
 
+    @cached_property
+    def bursts(self) -> frozenset[str]:
+        """Edges whose tensors come in a part of a frame's time: rows dealt out to parts, until an engine has them."""
+        found: set[str] = set()
+        for node in self.nodes:
+            layer = node.layer
+            comes = any(edge in found and layer.frame_share(sink) is None for sink, edge in node.inputs.items())
+            for port in layer.sources:
+                goes = layer.frame_share(port.name) is not None or (comes and layer.strips is None)
+                if goes and port.name in node.outputs and not port.tensor.kind.per_batch:
+                    found.add(node.outputs[port.name])
+        return frozenset(found)
+
     def busy(self, node: str) -> Fraction:
         """Share of all frames that a node works on; of several copies, that of the busiest."""
         return self.dealt[node].busy if node in self.dealt else Fraction(1)

@@ -18,7 +18,7 @@ from dagtrain.graph.ir import Graph, Node, Role
 from dagtrain.passes.fold import fold_graph, weight_tiles
 from dagtrain.passes.memory_home import move_memories, own_homes
 from dagtrain.planning.choices import Choice, Dealing, memory_bits
-from dagtrain.planning.fifo_costs import adapter_resources, queue_resources
+from dagtrain.planning.fifo_costs import channel_resources, queue_resources
 from dagtrain.planning.link_costs import LinkCosts
 from dagtrain.planning.offers import Offer, Piece, Use
 from dagtrain.schedule.buffers import REGISTER_BEATS, fifo_beats
@@ -209,9 +209,8 @@ class LevelCosts:
                 beats = self.links.behind(edge, port, self.depths[edge], stored, self.cycles)
                 pieces += self._port_pieces(port.name, self.links.receiving(edge, beats))
             elif not stored:
-                queue = queue_resources(port.payload_bits, self.depths[edge], self.estimator)
-                adapter = adapter_resources(self.folded.producers[edge][1], port, self.estimator)
-                pieces += _pieces(Use.FIFO, port.name, [queue, *adapter])
+                found = channel_resources(self.folded, edge, port, self.depths[edge], self.estimator)
+                pieces += _pieces(Use.FIFO, port.name, found)
             if stored:
                 lanes = self._stored_lanes(node, port)
                 queues = self._queues(lanes * port.tensor.fixed.width, port.payload_bits)

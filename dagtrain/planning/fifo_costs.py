@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from dagtrain.graph.ir import Graph
+from dagtrain.schedule.buffers import wide_beats
 from hdl.costs.estimate import Contents
 from hdl.costs.resources import Resources
 from hdl.signals import ClockReset
@@ -18,6 +20,15 @@ def queue_resources(payload_bits: int, depth: int, estimator: Contents) -> Resou
     """Contents of a FIFO."""
     build = partial(_queue_between, depth=depth)
     return estimator.block(f"queue {depth}", {"x": payload_bits, "y": payload_bits}, build)
+
+
+def channel_resources(graph: Graph, edge: str, sink: Port, depth: int, estimator: Contents) -> list[Resources]:
+    """Contents of what lies on an edge within a device: a FIFO of so many beats of the sink, or of the producer's where
+    that stands first, and a width adapter where lanes differ."""
+    source = graph.producers[edge][1]
+    wide = wide_beats(graph, edge, source, sink, depth)
+    bits, beats = (sink.payload_bits, depth) if wide is None else (source.payload_bits, wide)
+    return [queue_resources(bits, beats, estimator), *adapter_resources(source, sink, estimator)]
 
 
 def adapter_resources(source: Port, sink: Port, estimator: Contents) -> list[Resources]:

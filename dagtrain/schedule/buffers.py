@@ -47,6 +47,15 @@ def fifo_beats(graph: Graph, plan: Schedule) -> Mapping[str, int]:
     return depths
 
 
+def wide_beats(graph: Graph, edge: str, source: Port, sink: Port, depth: int) -> int | None:
+    """Depth, in beats of the producer's lanes, of a FIFO that stands in front of what makes beats narrower, instead of
+    behind it: where rows dealt out to parts come as fast as all of the map does, an adapter in front would let them
+    pass at the pace of one part, and hold up the others.  None: it stands behind, or nothing makes beats narrower."""
+    if edge not in graph.bursts or source.lanes <= sink.lanes:
+        return None
+    return -(-depth * sink.lanes // source.lanes)
+
+
 def _store_beats(graph: Graph, plan: Schedule) -> dict[str, int]:
     """Of edges to and from stores: what comes in a round trip over the network, at the engine's own pace; else what
     registers hold, since what a store gives waits there."""

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from dagtrain.graph.ir import Node, is_delayed
+from dagtrain.schedule.buffers import wide_beats
 from dagtrain.schedule.network import Hop, Output, round_trip_words
 from dagtrain.schedule.wired import Wired
 from dagtrain.simulate import events_kernel as kernel
@@ -462,8 +463,11 @@ class _Builder:
         adapted = kind is not AdapterKind.WIRE
         behind = self.wired.stored.get(row.edge, 0)
         latency = float(behind) if hop else float(adapted + queue_latency(depth) + behind)
+        ends = (row.producer.layer.port(source.name), row.consumer.layer.port(sink.name))
+        wide = wide_beats(self.graph, row.edge, *ends, depth)
+        unpacked = 1 if hop or wide is not None else lanes[0] // lanes[1]
         inside = sum(lanes) + min(lanes) if kind is AdapterKind.GEARBOX else max(lanes)
-        room = depth * lanes[1] + (inside if adapted else 0)
+        room = (depth * lanes[1] if wide is None else wide * lanes[0]) + (inside if adapted else 0)
         if row.run != (1, 1):
             # what is shallower than runs lets them pass
             room = max(room, 2 * source.lanes)
@@ -475,8 +479,8 @@ class _Builder:
             "read_lanes": sink.lanes,
             "write_beats": source.beats,
             "read_beats": sink.beats,
-            # what makes several beats of one takes the next one behind them
-            "write_step": writer.beat_cycles * (1 if hop else max(1, lanes[0] // lanes[1])) * self.period(row.producer),
+            # what makes several beats of one takes the next one behind them, while the next one is put together
+            "write_step": max(writer.beat_cycles, writer.run * unpacked) * self.period(row.producer),
             "read_step": reader.beat_cycles * period,
             "latency": latency * period,
             "room_latency": self.period(row.producer),
