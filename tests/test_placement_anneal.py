@@ -100,14 +100,14 @@ def test_what_is_broken_in_one_place_is_mended_there(seed: int, monkeypatch: pyt
     monkeypatch.setattr(anneal, "anneal", watched)
     monkeypatch.setattr("placement.annealing.heuristic.MEND_MOVES", 50_000)
     monkeypatch.setattr("placement.annealing.heuristic.MEND_UNITS", (60,))
-    mended, state = annealer._mended(problem, energy, broken, 1_000_000, seed)
+    mended, state = annealer._where_broken(problem, energy, broken, 1_000_000, seed)
     assert mended == 0.0, f"seed {seed}"
     moved = np.flatnonzero(state.device != broken.device)
     assert len(moved) > 0
     assert {int(unit) for unit in moved} <= {int(unit) for focused in seen for unit in focused.free}
     # with nowhere to be mended alone, it is left as it is
     monkeypatch.setattr("placement.annealing.heuristic.MEND_SHARE", 0.0)
-    assert annealer._mended(problem, energy, broken, 1_000_000, seed)[0] == energy
+    assert annealer._where_broken(problem, energy, broken, 1_000_000, seed)[0] == energy
 
 
 def test_only_what_is_near_moves_in_a_focused_problem() -> None:
@@ -183,7 +183,7 @@ def test_chains_start_where_they_are_told(
         return 1.0, start
 
     monkeypatch.setattr("placement.annealing.heuristic.anneal.anneal", annealed)
-    monkeypatch.setattr(annealer, "_mended", lambda _, energy, state, *__: (energy, state))
+    monkeypatch.setattr(annealer, "_where_broken", lambda _, energy, state, *__: (energy, state))
     best = Assignment((1,) * len(instance.items), (0,) * len(instance.items))
     assert annealer.attempt(10**6, 10, best, given=given, every=every) is None
     assert len(begun) == 2

@@ -130,7 +130,7 @@ class Annealer:
         energy, state = anneal.anneal(
             problem, encode.repaired(problem, start), moves=moves, seed=seed, hottest=hottest, stop=self.stop
         )
-        energy, state = self._mended(problem, energy, state, moves, seed)
+        energy, state = self._where_broken(problem, energy, state, moves, seed)
 
         def repaired(begun: Repaired, _: list[int], seed: int) -> Repaired:
             problem, before, state = begun
@@ -190,7 +190,7 @@ class Annealer:
                 begun = repaired(begun, full, seed + repair)
         return first, None
 
-    def _mended(
+    def _where_broken(
         self, problem: encode.Problem, energy: float, state: encode.Start, moves: int, seed: int
     ) -> tuple[float, encode.Start]:
         """The state with what is broken annealed anew, in as many moves again, if that is a small part of it."""
