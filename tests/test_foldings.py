@@ -227,7 +227,7 @@ def test_a_plan_stays_where_the_last_placement_found_holds_nowhere(
     assert searching.run().plan.throughput_fps > 0
     assert searching.warnings == ["warning: the search ends with an earlier plan: it holds at no level"]
     # without a plan from before, what is wrong is said
-    monkeypatch.setattr(Ladder, "hold", lambda *_: None)
+    monkeypatch.setattr(Ladder, "hold", lambda *_, **__: None)
     with pytest.raises(error, match="at no level"):
         planner().run()
 

@@ -20,7 +20,7 @@ from dagtrain.planning.choices import plan_choices
 from dagtrain.planning.ladder import Ladder
 from dagtrain.planning.levels import between, slower, useful
 from dagtrain.planning.planner import Planner
-from dagtrain.planning.results import RATES, Found, Planned, with_binding
+from dagtrain.planning.results import RATES, Found, Planned, Start, with_binding
 from dagtrain.planning.timetable import CIRCUITS, FIRST_SHARE, HOLDING_MARGIN, RENEWED, Timetable, spending
 from dagtrain.progress import Silent
 from placement.problem.deadline import Deadline, Ended
@@ -342,6 +342,22 @@ def test_where_circuits_are_huge_nearer_levels_come_before_the_fastest(
     assert best.cycles_per_frame == paces[-1]
     assert [new for before, after in pairwise([[400], *asked]) for new in after if new not in before] == priced
     assert held == kept
+
+
+def test_what_an_earlier_search_had_found_is_mended_where_it_does_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched = planner().run().searched
+    assert searched is not None
+    mended: list[bool] = []
+
+    def hold(_: Ladder, __: Found, *, at_any_cost: bool = False) -> None:
+        mended.append(at_any_cost)
+        raise Ended("enough is seen")
+
+    monkeypatch.setattr(Ladder, "hold", hold)
+    for start in (Start(searched.plan, searched.levels), None):
+        with pytest.raises(Ended, match="enough is seen"):
+            Ladder(planner().searcher).climb(start)
+    assert mended == [True, False]
 
 
 def test_a_search_goes_on_with_the_levels_that_its_plan_takes() -> None:

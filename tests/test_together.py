@@ -224,7 +224,7 @@ def test_what_is_found_together_is_held_at_the_deadline(
     found: list[Found] = []
 
     def ended(self: Ladder, start: Start | None) -> Found:
-        monkeypatch.setattr(Ladder, "hold", lambda *_: None)
+        monkeypatch.setattr(Ladder, "hold", lambda *_, **__: None)
         found.append(climb(self, start))
         monkeypatch.setattr(Ladder, "hold", hold)
         raise Ended("the time is over")
