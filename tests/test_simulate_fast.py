@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dagtrain.cosim import cluster
 from dagtrain.cosim.cluster import simulate_cluster
 from dagtrain.cosim.simulator import Simulator
 from dagtrain.cosim.trace import beats_of, traced_streams
+from dagtrain.emission import device
 from dagtrain.emission.design import ClusterDesign, design_cluster
 from dagtrain.emission.device import adapted_net, consumed_net, produced_net
 from dagtrain.emission.links import NetworkModel
@@ -31,6 +33,7 @@ from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.passes.place import place
 from dagtrain.passes.split_layers import Parts, split_layers
 from dagtrain.passes.split_rows import split_rows
+from dagtrain.planning.fifo_costs import channel_resources
 from dagtrain.progress import Silent
 from dagtrain.schedule.buffers import deadlock_beats, fifo_beats
 from dagtrain.schedule.network import Hop
@@ -122,19 +125,33 @@ def test_rows_dealt_to_parts_of_fewer_lanes_do_not_wait_for_one_another(monkeypa
     assert interval() > 1.4 * cycles
 
 
+class Asked:
+    """Says what it was asked for."""
+
+    def block(self, what: str, streams: Mapping[str, int], build: Any) -> Any:
+        """Its name, and the payload bits of its ports."""
+        del build
+        return what, list(streams.values())
+
+
 def test_fifos_of_rows_dealt_out_stand_before_what_makes_their_beats_narrower(tmp_path: Path) -> None:
     graph, library = rows_net(16), ModuleLibrary(cache_folder() / "modules")
     design = design_cluster(graph, placement(graph, "one"), DEVICES[:1], 40, library, word_bits=64)
-    (device,) = deliver(design, library, tmp_path).devices
-    streams = {stream.net: stream for stream in device.manifest.streams}
+    (delivered,) = deliver(design, library, tmp_path).devices
+    streams = {stream.net: stream for stream in delivered.manifest.streams}
     seen = 0
     for edge, _producer, source, _consumer, sink in design.graph.streams:
         made, taken, between = (streams.get(net(edge)) for net in (produced_net, consumed_net, adapted_net))
         if made is None or taken is None or between is None:
             continue
         first, behind = f"FIFO of {edge}", f"adapter of {edge}"
+        depth = design.fifo_beats[edge]
         if edge in design.graph.bursts and source.lanes > sink.lanes:
             seen += 1
+            # priced as it is built
+            queue, adapter = channel_resources(design.graph, edge, sink, depth, Asked())
+            assert queue == (f"queue {-(-depth * sink.lanes // source.lanes)}", [source.payload_bits] * 2)
+            assert adapter[1] == [source.payload_bits, sink.payload_bits]
         else:
             first, behind = behind, first
         assert (made.reader, between.writer, between.reader, taken.writer) == (first, first, behind, behind), edge
@@ -574,7 +591,7 @@ def test_events_are_those_of_the_verilog(case: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_rows_dealt_out_come_in_the_verilog_as_fast_as_planned(tmp_path: Path) -> None:
+def test_rows_dealt_out_come_in_the_verilog_as_fast_as_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     graph, library, batches = rows_net(16), ModuleLibrary(cache_folder() / "modules"), 12
     design = design_cluster(graph, placement(graph, "one"), DEVICES, 40, library, word_bits=64)
     truth, wired = Truth(design, library, batches, tmp_path), wired_of(design, NETWORK_CYCLES, None)
@@ -589,3 +606,8 @@ def test_rows_dealt_out_come_in_the_verilog_as_fast_as_planned(tmp_path: Path) -
             assert real[-1] - real[-2] <= wired.batch_time.cycles <= 40 * graph.recipe.batch
             engines += 1
     assert engines == 9
+    for module in (device, cluster):
+        monkeypatch.setattr(module, "wide_beats", lambda *_: None)
+    design = design_cluster(graph, placement(graph, "one"), DEVICES, 40, library, word_bits=64)
+    behind = Truth(design, library, batches, tmp_path / "behind")
+    assert behind.batch_cycles[-2] > 1.4 * wired.batch_time.cycles > 1.4 * truth.batch_cycles[-2]

@@ -76,10 +76,12 @@ def find_plan(
     if options.start is not None:
         search.accept(_started(instance, problem.instance, options))
     elif options.mended is not None:
-        search.near = _near(problem.instance, options.mended)
+        placed = options.mended.items
+        tiles = {item.item: item.tile for item in placed}
+        search.near = _near(problem.instance, {item.item: item.device for item in placed}, tiles)
         search.mended_cycles = ceil(options.mended.cycles_per_frame)
     elif options.near is not None:
-        search.near = _near(problem.instance, options.near)
+        search.near = _near(problem.instance, options.near, {})
     best = _search(search)
     binding = binding_of(search.instance, search.table, best, search.bound)
     bound = Bound(search.bound.cycles_per_frame, problem.note + search.bound.basis)
@@ -131,19 +133,16 @@ def _started(instance: Instance, restricted: Instance, options: SearchOptions) -
     return assignment
 
 
-def _near(instance: Instance, near: Mapping[str, str] | Plan) -> Assignment | None:
-    """Items on these devices, with any configuration, or with the tiles that they have in a plan where they are still
-    offered; None if some item can't be built on its device."""
-    placed = {item.item: item for item in near.items} if isinstance(near, Plan) else {}
-    places = {name: item.device for name, item in placed.items()} if isinstance(near, Plan) else near
-    devices = [instance.device_index.get(places[item.name], -1) for item in instance.items]
+def _near(instance: Instance, near: Mapping[str, str], tiles: Mapping[str, str | None]) -> Assignment | None:
+    """Items on these devices, with these tiles where they are still offered, else with any configuration; None if some
+    item can't be built on its device."""
+    devices = [instance.device_index.get(near[item.name], -1) for item in instance.items]
     menus = [instance.configurations(i, device) if device >= 0 else () for i, device in enumerate(devices)]
     if not all(menus):
         return None
-    tiles = [placed[item.name].tile if item.name in placed else None for item in instance.items]
     chosen = (
-        next((position for position, c in enumerate(menu) if c.tile == tile), 0)
-        for menu, tile in zip(menus, tiles, strict=True)
+        next((position for position, c in enumerate(menu) if c.tile == tiles.get(item.name)), 0)
+        for menu, item in zip(menus, instance.items, strict=True)
     )
     return Assignment(tuple(devices), tuple(chosen))
 
