@@ -17,7 +17,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Self
 
 from hdl.engine.window.frame_buffers import SHORTEST_PASS
@@ -48,8 +48,27 @@ SHARE_BITS = 16
 # bits a cycle in which a version comes from DRAM at most: those of the port to a channel of 64-bit DDR4
 MOST_PARKED_BITS = 512
 
+# engines whose tiles are remembered: of all ways in which a large network shares weights
+KEPT_ENGINES = 1 << 14
+
 # fields of an example, lanes of its input map, lanes of its output map
 Example = tuple[dict[str, Any], int, int]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The tiles that an engine may have, worked out when they are first asked for."""
+
+    # tile -> cycles a frame with it if no port is slower; none: not yet
+    paces: dict[Tile, int] = field(default_factory=dict)
+    # names of parts -> the tiles, the best for these first
+    orders: dict[tuple[str, ...], list[Tile]] = field(default_factory=dict)
+
+
+@lru_cache(maxsize=KEPT_ENGINES)
+def _choice_of(_engine: WindowEngine) -> Choice:
+    """The same one for all engines alike: graphs of a plan are made anew again and again."""
+    return Choice()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,16 +281,21 @@ class WindowEngine(Windowed):
         return max(port.tensor.elements // port.tensor.shape[-1] for port in self.frame_ports)
 
     @cached_property
+    def _choice(self) -> Choice:
+        """What was worked out for an engine like this one, or is now."""
+        return _choice_of(self)
+
+    @property
     def _paces(self) -> dict[Tile, int]:
         """Every tile that folding chooses among -> cycles a frame with it if no port is slower."""
-        found = {}
-        for po, pi in self._lanes():
-            for pk in self.tap_groups:
-                tile = Tile(po, pi, pk)
-                pace = self._pace(tile)
-                if pace is not None:
-                    found[tile] = pace
-        return found
+        if not self._choice.paces:
+            for po, pi in self._lanes():
+                for pk in self.tap_groups:
+                    tile = Tile(po, pi, pk)
+                    pace = self._pace(tile)
+                    if pace is not None:
+                        self._choice.paces[tile] = pace
+        return self._choice.paces
 
     def _pace(self, tile: Tile) -> int | None:
         """Cycles a frame with a tile if no port is slower; None if it can't be built."""
@@ -284,18 +308,13 @@ class WindowEngine(Windowed):
         """Filters and channels of the tiles that folding chooses among."""
         return itertools.product(divisors(self.weight_shape[0]), divisors(self.weight_shape[1]))
 
-    @cached_property
-    def _orders(self) -> dict[tuple[str, ...], list[Tile]]:
-        """What `_ordered` found before, by names of parts."""
-        return {}
-
     def _ordered(self, parts: Sequence[Part]) -> list[Tile]:
         """The tiles in the order of `tiles`."""
         names = tuple(part.name for part in parts)
-        if names not in self._orders:
+        if names not in self._choice.orders:
             ranks = [(self._rank(tile, parts), tile) for tile in self._paces]
-            self._orders[names] = [tile for _, tile in sorted(ranks)]
-        return self._orders[names]
+            self._choice.orders[names] = [tile for _, tile in sorted(ranks)]
+        return self._choice.orders[names]
 
     def _rank(self, tile: Tile, parts: Sequence[Part]) -> tuple[Fraction | int, ...]:
         """What `tiles` orders by: multipliers; with small buffers some more, where that saves more of the memory."""
