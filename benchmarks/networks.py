@@ -135,6 +135,8 @@ def run(case: str, out: Path, numbers: Sequence[object], asked: tuple[str, ...])
         f"  place {placed.seconds:.0f} s, {placed.memory:.1f} GiB: {plan['throughput_fps']:,.0f} frames/s in training; "
         f"inside a batch {plan['steady_fps']:,.1f}, proven bound {plan['bound_fps']:,.1f}, "
         f"gap {plan['steady_gap']:.1%}; {len(plan['crossings'])} streams between FPGAs",
+        f"  {plan['steady_fps'] / plan['never_idle_fps']:.1%} of {plan['never_idle_fps']:,.0f}, what multipliers "
+        "would do that never idle",
         "  in use: " + ", ".join(f"{share:.0%} {resource.upper()}" for resource, share in used.items()),
         *(f"  {layer} in {parts} parts" for layer, parts in plan["splits"].items()),
     ]

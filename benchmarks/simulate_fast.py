@@ -72,6 +72,8 @@ SWITCH, CHAIN = "switch", "chain"
 UPDATE_FRAMES = 0.25
 # batches that are simulated, the last of which count, of as many times so many frames as staleness needs
 BATCHES, FRAMES = 4, 16
+# of a batch, of the rows that are kept
+BATCH = 128
 GIB = 1 << 30
 
 
@@ -245,7 +247,7 @@ def main() -> int:
     parser.add_argument("--nets", nargs="+", choices=list(NETS), default=list(NETS))
     parser.add_argument("--boards", nargs="+", type=int, default=list(BOARDS))
     parser.add_argument("--runs", type=int, default=RUNS, help=f"of beats in which a tensor passes, at least ({RUNS})")
-    parser.add_argument("--batch", type=int, default=FRAMES, help=f"frames of a batch, at least ({FRAMES})")
+    parser.add_argument("--batch", type=int, default=BATCH, help=f"frames of a batch, at least ({BATCH})")
     parser.add_argument("--jobs", type=int, default=1, help="points at once (1)")
     parser.add_argument("--anew", action="store_true", help="also what is known")
     parser.add_argument("--table", action="store_true", help="simulate nothing")

@@ -699,6 +699,24 @@ def test_the_rate_of_training_in_whole_batches_stands_before_the_pace_inside_one
     assert "frames/s inside a batch" in said[1]
 
 
+def test_what_multipliers_would_do_that_never_idle_is_told_beside_the_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick_costs(monkeypatch)
+    case = new_case(tmp_path)
+    assert case.step("import").code == 0
+    told = case.step("place")
+    assert told.code == 0
+    imported = json.loads((case.out / "import" / "import.json").read_text())
+    plan, meta = load_plan(case.workspace), json.loads((case.out / "place" / "place.json").read_text())
+    macs = sum(imported[f"{which}_macs"] for which in ("forward", "error", "gradient"))
+    cluster = load_plan_cluster(case.workspace)
+    a_second = sum(2 * device.board.dsp * device.board.clock_hz for device in cluster.devices)
+    assert meta["never_idle_fps"] == pytest.approx(a_second / macs)
+    assert plan.steady_fps < meta["never_idle_fps"]
+    assert f"{plan.steady_fps / meta['never_idle_fps']:.1%} of that inside a batch" in told.out
+
+
 def test_the_warning_of_a_deep_pipeline_says_what_its_staleness_would_bring(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -220,6 +220,7 @@ SEARCHED = {
     "norm_sync": {"enum": [sync.value for sync in NormSync]},
     "remote": {"type": "array", "items": {"type": "string"}},
     "share_without_stores": {"type": ["number", "null"]},
+    "never_idle_fps": {"type": ["number", "null"]},
 }
 
 

@@ -202,6 +202,14 @@ def _question(workspace: Workspace, options: PlaceOptions) -> Question:
     return Question(depends, {"problem": digest(problem), "begun_from": begun_from}, unfinished, lost)
 
 
+def _beside_never_idle(plan: Plan, fps: float | None) -> Iterator[str]:
+    if fps is not None:
+        yield (
+            f"multipliers that never idle would train {rate_text(fps)} frames/s: the plan has "
+            f"{plan.steady_fps / fps:.1%} of that inside a batch, {plan.throughput_fps / fps:.1%} in training"
+        )
+
+
 def _told(workspace: Workspace, done: bool) -> StepResult:
     """What the user reads of the plan on disk."""
     folder = workspace.folder("place")
@@ -214,6 +222,7 @@ def _told(workspace: Workspace, done: bool) -> StepResult:
         f"({plan.status}); no plan has more than {rate_text(plan.bound_fps)} there at the levels priced, nor than "
         f"{rate_text(plan.any_bound_fps)} with any folding (proven), and training is no faster than that; gap inside a "
         f"batch {plan.steady_gap:.2%}, in training {plan.gap:.2%}",
+        *_beside_never_idle(plan, meta["never_idle_fps"]),
         *(f"binds: {binding.kind}: {binding.reason}" for binding in plan.binding),
         *(
             f"{use.device} ({use.part}): {use.items} nodes, {use.dsp}/{use.dsp_capacity} DSP, "
@@ -234,7 +243,16 @@ def _told(workspace: Workspace, done: bool) -> StepResult:
     # beside the plan, whose bytes depend on its inputs alone
     measured = {
         name: meta[name]
-        for name in ("seconds", "finished", "splits", "copies", "norm_sync", "remote", "share_without_stores")
+        for name in (
+            "seconds",
+            "finished",
+            "splits",
+            "copies",
+            "norm_sync",
+            "remote",
+            "share_without_stores",
+            "never_idle_fps",
+        )
     }
     return StepResult("place", folder, done, lines, {**json.loads(plan.to_json()), **measured})
 

@@ -20,6 +20,7 @@ from dagtrain.passes.form import Form
 from dagtrain.passes.replicate import NormSync, copies_from_json, copies_to_json
 from dagtrain.planning.choices import Pace, folded_graph, plan_pace
 from dagtrain.planning.former import FormedPlan
+from dagtrain.planning.levels import never_idle_fps
 from dagtrain.planning.rate import wired
 from dagtrain.planning.results import Planned, Searched, Start
 from dagtrain.rates import rate_text
@@ -153,6 +154,7 @@ def _meta(found: FormedPlan, planned: Planned, searched: Searched, cluster: Clus
     return {
         "schema_version": SCHEMA_VERSION,
         "needed_staleness": staleness,
+        "never_idle_fps": never_idle_fps(found.graph, planned.plan, cluster),
         "warnings": [*found.warnings, *_warnings(laid, planned.plan, staleness)],
         "levels": list(searched.levels),
         "finished": searched.finished,

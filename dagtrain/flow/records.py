@@ -100,6 +100,9 @@ class PlaceRecord(Versioned):
 
     # frames
     needed_staleness: Count
+    # frames/s of the training with a multiplication in every cycle of every multiplier that may be used; None: of a
+    # network that multiplies nothing
+    never_idle_fps: float | None
     warnings: list[str]
     # cycles a frame
     levels: list[Positive]

@@ -47,9 +47,8 @@ def fastest_cycles(problem: Problem) -> int:
 
 def _first_cycles(problem: Problem, most: float) -> int:
     """The least T in steps at which all engines can be folded with so many multipliers at most."""
-    macs = sum(node.layer.macs * problem.graph.busy(node.name) for node in problem.graph.nodes)
     blocks = problem.capacity("dsp")
-    cycles = max(1, math.ceil(macs / (MULTIPLIERS_PER_DSP * max(1, blocks))))
+    cycles = max(1, math.ceil(macs_per_frame(problem.graph) / (MULTIPLIERS_PER_DSP * max(1, blocks))))
     while True:
         try:
             if multipliers(problem.graph, cycles) <= most:
@@ -60,6 +59,20 @@ def _first_cycles(problem: Problem, most: float) -> int:
         if cycles > SLOWEST:
             return cycles
         cycles = math.ceil(cycles * LADDER_STEP)
+
+
+def macs_per_frame(graph: Graph) -> float:
+    """Multiplications of a frame of the training."""
+    return float(sum(node.layer.macs * graph.busy(node.name) for node in graph.nodes))
+
+
+def never_idle_fps(graph: Graph, plan: Plan, cluster: Cluster) -> float | None:
+    """Frames/s of the training if every multiplier that a plan may use multiplied in every cycle of its device; None
+    where nothing is multiplied."""
+    clocks = {device.name: device.board.clock_hz for device in cluster.devices}
+    a_second = sum(MULTIPLIERS_PER_DSP * use.dsp_capacity * clocks[use.device] for use in plan.devices)
+    macs = macs_per_frame(graph)
+    return a_second / macs if macs else None
 
 
 def multipliers(graph: Graph, cycles: int) -> int:
