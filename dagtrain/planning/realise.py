@@ -143,7 +143,12 @@ class Realiser:
         as many credits of what crosses the network as it was found to have."""
         searcher = self.searcher
         prices, quick = searcher.prices, searcher.quick
-        far = sorted(level for level in levels if level > plan.cycles_per_frame)[NEAR_LEVELS:]
+        taken = {choice.cycles for choice in plan_choices(plan).values()}
+        far = [
+            level
+            for level in sorted(level for level in levels if level > plan.cycles_per_frame)[NEAR_LEVELS:]
+            if taken.isdisjoint(paces(searcher.problem.cluster, level))
+        ]
         priced = self._priced(memory_homes(plan_choices(plan)), [level for level in levels if level not in far])
         if not priced:
             return None

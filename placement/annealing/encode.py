@@ -246,13 +246,20 @@ def encode(
     return encoded if all(homes_of(problem, unit) for unit in range(len(pins))) else None
 
 
-def homes_of(problem: Problem, unit: int) -> list[int]:
-    """Devices on which every item of a unit can be built with the first tile of its group, in order."""
+def homes_of(problem: Problem, unit: int, tiles: Ints | None = None) -> list[int]:
+    """Devices on which every item of a unit can be built, in order; ``tiles``: of the groups, None: the first ones."""
     items = problem.unit_list[problem.unit_start[unit] : problem.unit_start[unit + 1]]
-    parts = (problem.row_of[items, :, 0] >= 0).all(axis=0)
+    slots = np.zeros(len(items), dtype=np.int64) if tiles is None else _slots_of(problem, tiles)[items]
+    parts = (problem.row_of[items, :, slots] >= 0).all(axis=0)
     if problem.pin[unit] >= 0:
         return [int(problem.pin[unit])] if parts[problem.part[problem.pin[unit]]] else []
     return [d for d, p in enumerate(problem.part) if parts[p]]
+
+
+def _slots_of(problem: Problem, tiles: Ints) -> Ints:
+    """Item → slot of its group's tile; of one without a group its only one."""
+    found: Ints = np.where(problem.group >= 0, np.append(tiles, 0)[problem.group], 0)
+    return found
 
 
 def _rows(keys: Sequence[int], count: int) -> list[list[int]]:
@@ -420,29 +427,44 @@ def mirror_start(problem: Problem, rng: np.random.Generator | None) -> Start:
 
 def start_from(encoded: Encoded, instance: Instance, assignment: Assignment) -> Start:
     """The state nearest to an assignment: its devices (a unit goes where its first item is) and its tiles, where they
-    still exist."""
+    still exist, else others that can be built there."""
     problem, menu = encoded.problem, encoded.menu
     start = mirror_start(problem, None)
+    devices = np.array(assignment.devices, dtype=np.int64)
     for g, members in enumerate(encoded.flat.members):
         member = members[0]
         tile = instance.configurations(member, assignment.devices[member])[assignment.configurations[member]].tile
-        start.tile[g] = menu.slots[g].index(tile) if tile in menu.slots[g] else 0
+        usable = (problem.row_of[members, problem.part[devices[list(members)]], :] >= 0).all(axis=0)
+        others = np.flatnonzero(usable)
+        wanted = menu.slots[g].index(tile) if tile in menu.slots[g] else 0
+        start.tile[g] = wanted if usable[wanted] or not len(others) else others[0]
     for unit in range(len(problem.pin)):
         items = problem.unit_list[problem.unit_start[unit] : problem.unit_start[unit + 1]]
         device = assignment.devices[int(items[0])]
-        if device in homes_of(problem, unit):
+        if device in homes_of(problem, unit, start.tile):
             start.device[unit] = device
     return repaired(problem, start)
 
 
 def repaired(problem: Problem, start: Start) -> Start:
-    """The state with tiles set back to the first one wherever some item could not be built."""
-    for g in range(len(problem.slots)):
-        items = problem.group_list[problem.group_start[g] : problem.group_start[g + 1]]
-        parts = problem.part[start.device[problem.unit[items]]]
-        if (problem.row_of[items, parts, start.tile[g]] < 0).any():
-            start.tile[g] = 0
-    return start
+    """The state with tiles set back to the first one wherever some item could not be built, and with units elsewhere
+    that can't be built where they are so."""
+    while True:
+        slots = _slots_of(problem, start.tile)
+        items = np.arange(len(slots))
+        lost = items[problem.row_of[items, problem.part[start.device[problem.unit]], slots] < 0]
+        groups = np.unique(problem.group[lost])
+        groups = groups[groups >= 0]
+        if start.tile[groups].any():
+            start.tile[groups] = 0
+            continue
+        moved = False
+        for unit in np.unique(problem.unit[lost]):
+            homes = homes_of(problem, int(unit), start.tile)
+            if homes and start.device[unit] not in homes:
+                start.device[unit], moved = homes[0], True
+        if not moved:
+            return start
 
 
 def tightened(problem: Problem, m20k: int, dram_share: float) -> Problem:

@@ -19,6 +19,7 @@ from placement.problem.instance import Instance
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 
 # numbers up to here are exact as floats, and sums of thousands of them as 64-bit integers
 LARGEST = 2**53
@@ -213,7 +214,8 @@ def _prices(limits: Ints, rates: Floats) -> Floats:
 
 
 def _tile_slots(flat: Flat, cycles: int, limits: Ints, prices: Floats) -> tuple[Ints, tuple[tuple[str, ...], ...]]:
-    """The most promising tiles of every group: (group, tile) → slot or −1, and their names."""
+    """The most promising tiles of every group: (group, tile) → slot or −1, and their names; the first one is such that
+    every item can be built on every part, if there is one, so that a search may begin anywhere."""
     if not flat.tiles:
         return np.zeros((1, 1), dtype=np.int64), ()
     most = max(len(names) for names in flat.tiles)
@@ -222,7 +224,10 @@ def _tile_slots(flat: Flat, cycles: int, limits: Ints, prices: Floats) -> tuple[
     for g, (names, members) in enumerate(zip(flat.tiles, flat.members, strict=True)):
         scores = _tile_scores(flat.cycles, flat.costs, flat.tile, flat.start, np.array(members), cycles, limits,
                               prices[:, (0, LEVELS // 2, LEVELS - 3), :].copy(), len(names))  # fmt: skip
-        slots = _best_of_each(scores, MOST_TILES)
+        everywhere = _everywhere(
+            flat.cycles, flat.costs, flat.tile, flat.start, np.array(members), cycles, limits, len(names)
+        )
+        slots = _with_first(_best_of_each(scores, MOST_TILES), np.where(everywhere, scores[1], np.inf))
         for slot, tile in enumerate(slots):
             slot_of[g, tile] = slot
         kept.append(tuple(names[tile] for tile in slots))
@@ -240,6 +245,32 @@ def _best_of_each(scores: Floats, most: int) -> list[int]:
             if np.isfinite(row[tile]) and tile not in chosen and len(chosen) < most:
                 chosen.append(tile)
     return chosen
+
+
+def _with_first(chosen: list[int], scores: Floats) -> list[int]:
+    """Of columns chosen one that has a score first, ∞ is none; one more where none of them has, in the last one's place
+    where that would be too many."""
+    if not np.isfinite(scores).any():
+        return chosen
+    first = next((column for column in chosen if np.isfinite(scores[column])), int(np.argmin(scores)))
+    return [first, *(column for column in chosen if column != first)][:MOST_TILES]
+
+
+@njit(cache=True, nogil=True)
+def _everywhere(
+    cycles: Ints, costs: Ints, tile: Ints, start: Ints, members: Ints, T: int, limits: Ints, tiles: int
+) -> Bools:
+    """Tiles with which all items of a group can be built on every part."""
+    found = np.ones(tiles, dtype=np.bool_)
+    for m in range(len(members)):
+        for p in range(len(limits)):
+            here = np.zeros(tiles, dtype=np.bool_)
+            at = members[m] * len(limits) + p
+            for row in range(start[at], start[at + 1]):
+                if cycles[row] <= T and not (costs[row] > limits[p]).any():
+                    here[tile[row]] = True
+            found &= here
+    return found
 
 
 @njit(cache=True, nogil=True)

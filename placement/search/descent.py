@@ -47,6 +47,8 @@ log = logging.getLogger(__name__)
 LAST_RESORT_CHOICES = 10_000
 # the first placement is looked for at these multiples of the bound, in per cent
 FIRST_STEPS = (100, 103, 110, 125, 150, 220, 400, 1000)
+# what is near is mended at its own T, or so much slower, in per cent
+MENDED_SLOWER = (0, 1, 2, 4)
 # deterministic seconds for the exact model beside it
 FIRST_SECONDS = 1.0
 # the exact model comes before annealing up to this many (item, device, configuration) choices
@@ -211,14 +213,20 @@ class Descent:
         return answer if self.best is None else Answer.FEASIBLE
 
     def _mend(self) -> bool:
-        """Whether what is broken of the placement near could be mended at its T."""
-        if self.near is None or self.mended_cycles is None or self.mended_cycles > self.ceiling:
+        """Whether what is broken of the placement near could be mended at its T, or at a somewhat slower one."""
+        if self.near is None or self.mended_cycles is None:
             return False
-        with self.deadline.ending(self.annealer.end):
-            found = self.annealer.mended(self.mended_cycles, self.near)
-        mended = found is not None and self.accept(found) <= self.mended_cycles
-        self.report(f"mended at T = {self.mended_cycles}: {'feasible' if mended else 'unknown'}")
-        return mended
+        for percent in MENDED_SLOWER:
+            cycles = -(-self.mended_cycles * (100 + percent) // 100)
+            if cycles > self.ceiling:
+                break
+            with self.deadline.ending(self.annealer.end):
+                found = self.annealer.mended(cycles, self.near)
+            mended = found is not None and self.accept(found) <= cycles
+            self.report(f"mended at T = {cycles}: {'feasible' if mended else 'unknown'}")
+            if mended:
+                return True
+        return False
 
     def lengthen(self) -> None:
         """Longer chains, for the descent from the first placement: long enough to cool slowly, by the size."""
