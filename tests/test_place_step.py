@@ -564,6 +564,33 @@ def test_nodes_are_looked_for_with_the_block_memories_that_they_were_found_to_mi
             assert set(blocks) <= {missed[before.name]}, before.name
 
 
+def test_a_reserve_is_looked_for_at_near_levels_and_those_that_the_plan_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planner = _planner(new_case(tmp_path / "case"), QuickEstimator())
+    plan = planner.run().plan
+    pace = plan.cycles_per_frame
+    asked: list[list[int]] = []
+
+    def priced(_realiser: Realiser, _homes: Any, levels: list[int]) -> list[Any]:
+        asked.append([level // pace for level in levels])
+        return []
+
+    def folded(which: int, cycles: int) -> Any:
+        """The plan with a node folded for so many cycles, all others at its pace."""
+        payloads = [json.loads(item.payload) | {"cycles": pace} for item in plan.items]
+        payloads[which]["cycles"] = cycles
+        pairs = zip(plan.items, payloads, strict=True)
+        return replace(plan, items=tuple(replace(item, payload=json.dumps(payload)) for item, payload in pairs))
+
+    monkeypatch.setattr(Realiser, "_priced", priced)
+    for cycles in (pace, 4 * pace):
+        Realiser(planner.searcher).with_reserve(
+            folded(3, cycles), [times * pace for times in (1, 2, 3, 4, 5)], Fraction(0), {}
+        )
+    assert asked == [[1, 2, 3], [1, 2, 3, 4]]
+
+
 def test_reserves_grow_until_a_placement_keeps_the_pace_it_was_found_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ import itertools
 from dataclasses import replace
 from fractions import Fraction
 
+import numpy as np
 import pytest
 
 from benchmarks.synthetic import devices, instance_of, resnet18, small_residual, vgg_mini
@@ -461,6 +462,71 @@ def test_where_a_plan_does_not_fit_any_more_what_is_broken_moves_and_the_rest_st
     assert len(moved) < len(before) / 3
     # the same plan again
     assert find_plan(smaller, options) == mended
+
+
+def test_a_plan_that_can_not_be_mended_at_its_pace_is_at_a_somewhat_slower_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    instance = instance_of("ResNet-18", resnet18, devices((1, "AGFB027"), (4, "AGFB014"), (6, "10AX115")))
+    plan = find_plan(instance, SearchOptions(proves=False, tidy_seconds=0.0, gap=0.2))
+    asked: list[int] = []
+
+    def mended(_annealer: Annealer, cycles: int, near: Assignment) -> Assignment | None:
+        asked.append(cycles)
+        return near if cycles >= plan.cycles_per_frame * 102 / 100 else None
+
+    monkeypatch.setattr(Annealer, "mended", mended)
+    options = SearchOptions(proves=False, tidy_seconds=0.0, gap=0.5, mended=plan)
+    assert violations(instance, find_plan(instance, options)) == []
+    assert asked == [-(-plan.cycles_per_frame * percent // 100) for percent in (100, 101, 102)]
+    # never at paces that nobody wants
+    asked.clear()
+    find_plan(instance, replace(options, least_fps=instance.clock_hz / (plan.cycles_per_frame * Fraction(1015, 1000))))
+    assert asked == [-(-plan.cycles_per_frame * percent // 100) for percent in (100, 101)]
+
+
+def two_parts(**fast: tuple[tuple[str, int, int], ...]) -> Instance:
+    """Two engines of a tile group; ``fast``: part -> tiles with cycles and DSP blocks, of which a device has 8."""
+    offers = {
+        part: tuple(
+            Configuration(label=tile, cycles_per_frame=cycles, dsp=dsp, tile=tile) for tile, cycles, dsp in tiles
+        )
+        for part, tiles in fast.items()
+    }
+    items = tuple(Item(name=name, configurations=offers, tile_group="g") for name in ("a", "b"))
+    ends = tuple(
+        Device(name=part, part=part, dsp=8, m20k=1, alm=1, dram_bytes_per_s=0, link_bits_per_s=0) for part in fast
+    )
+    return Instance(name="two", clock_hz=CLOCK, items=items, links=(), devices=ends)
+
+
+def test_searches_begin_with_a_tile_that_can_be_built_everywhere() -> None:
+    # the cheapest one is too slow on the other part, as of another clock
+    instance = two_parts(P=(("few", 100, 1), ("many", 50, 2)), Q=(("few", 150, 1), ("many", 75, 2)))
+    menu = menu_at(instance, flatten(instance), 100)
+    assert menu is not None
+    assert menu.slots == (("many", "few"),)
+    # where either can be, the cheapest
+    menu = menu_at(instance, flatten(instance), 150)
+    assert menu is not None
+    assert menu.slots == (("few", "many"),)
+
+
+def test_what_is_near_stays_on_devices_where_the_first_tile_can_not_be_built() -> None:
+    # on Q only with more multipliers than a P has
+    instance = two_parts(P=(("few", 100, 1), ("many", 50, 9)), Q=(("few", 150, 1), ("many", 75, 4)))
+    encoded = encode.encode(instance, flatten(instance), 100, merge=False)
+    assert encoded is not None
+    (few, _), many = encoded.menu.slots[0], encoded.menu.slots[0].index("many")
+    assert few == "few"
+    start = encode.start_from(encoded, instance, Assignment((1, 1), (1, 1)))
+    assert (start.device.tolist(), start.tile.tolist()) == ([1, 1], [many])
+    # a tile that is no more: another one that can be built there
+    start = encode.start_from(encoded, instance, Assignment((1, 1), (0, 0)))
+    assert (start.device.tolist(), start.tile.tolist()) == ([1, 1], [many])
+    # and what can't be built with any one where it is goes where it can
+    start = encode.start_from(encoded, instance, Assignment((0, 1), (0, 1)))
+    assert (start.device.tolist(), start.tile.tolist()) == ([0, 0], [0])
+    lost = encode.repaired(encoded.problem, encode.Start(np.array([1, 1]), np.array([0])))
+    assert (lost.device.tolist(), lost.tile.tolist()) == ([0, 0], [0])
 
 
 def test_a_plan_without_room_anywhere_is_not_mended_but_looked_for_anew() -> None:
