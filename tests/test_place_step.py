@@ -564,31 +564,40 @@ def test_nodes_are_looked_for_with_the_block_memories_that_they_were_found_to_mi
             assert set(blocks) <= {missed[before.name]}, before.name
 
 
-def test_a_reserve_is_looked_for_at_near_levels_and_those_that_the_plan_has(
+def test_a_reserve_is_looked_for_at_near_levels_and_among_circuits_that_the_plan_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planner = _planner(new_case(tmp_path / "case"), QuickEstimator())
     plan = planner.run().plan
     pace = plan.cycles_per_frame
     asked: list[list[int]] = []
+    searched: list[Instance] = []
 
     def priced(_realiser: Realiser, _homes: Any, levels: list[int]) -> list[Any]:
+        """As where memories elsewhere keep all of them from being folded."""
         asked.append([level // pace for level in levels])
         return []
 
-    def folded(which: int, cycles: int) -> Any:
-        """The plan with a node folded for so many cycles, all others at its pace."""
-        payloads = [json.loads(item.payload) | {"cycles": pace} for item in plan.items]
-        payloads[which]["cycles"] = cycles
-        pairs = zip(plan.items, payloads, strict=True)
-        return replace(plan, items=tuple(replace(item, payload=json.dumps(payload)) for item, payload in pairs))
+    def search(_searcher: Any, instance: Instance, _options: Any) -> Any:
+        searched.append(instance)
+        return plan
 
     monkeypatch.setattr(Realiser, "_priced", priced)
-    for cycles in (pace, 4 * pace):
-        Realiser(planner.searcher).with_reserve(
-            folded(3, cycles), [times * pace for times in (1, 2, 3, 4, 5)], Fraction(0), {}
-        )
-    assert asked == [[1, 2, 3], [1, 2, 3, 4]]
+    monkeypatch.setattr(type(planner.searcher), "search", search)
+    found = Realiser(planner.searcher).with_reserve(plan, [times * pace for times in (1, 2, 3, 4)], Fraction(0), {})
+    assert (asked, found) == ([[1, 2, 3]], plan)
+    (instance,) = searched
+    parts = {device.name: device.part for device in instance.devices}
+    for item, own in zip(
+        instance.items, sorted(plan.items, key=lambda one: instance.item_index[one.item]), strict=True
+    ):
+        menu = item.configurations[parts[own.device]]
+        assert any(
+            (one.tile, one.cycles_per_frame, json.loads(one.payload)["cycles"], one.dsp)
+            == (own.tile, own.cycles_per_frame, json.loads(own.payload)["cycles"], own.dsp)
+            for one in menu
+        ), own
+        assert all(one.label.endswith(" as found") for one in menu)
 
 
 def test_reserves_grow_until_a_placement_keeps_the_pace_it_was_found_at(

@@ -476,11 +476,11 @@ def test_a_plan_that_can_not_be_mended_at_its_pace_is_at_a_somewhat_slower_one(m
     monkeypatch.setattr(Annealer, "mended", mended)
     options = SearchOptions(proves=False, tidy_seconds=0.0, gap=0.5, mended=plan)
     assert violations(instance, find_plan(instance, options)) == []
-    assert asked == [-(-plan.cycles_per_frame * percent // 100) for percent in (100, 101, 102)]
+    assert asked == [-(-plan.cycles_per_frame * part // 1000) for part in (1000, 1005, 1010, 1015, 1020)]
     # never at paces that nobody wants
     asked.clear()
-    find_plan(instance, replace(options, least_fps=instance.clock_hz / (plan.cycles_per_frame * Fraction(1015, 1000))))
-    assert asked == [-(-plan.cycles_per_frame * percent // 100) for percent in (100, 101)]
+    find_plan(instance, replace(options, least_fps=instance.clock_hz / (plan.cycles_per_frame * Fraction(1012, 1000))))
+    assert asked == [-(-plan.cycles_per_frame * part // 1000) for part in (1000, 1005, 1010)]
 
 
 def two_parts(**fast: tuple[tuple[str, int, int], ...]) -> Instance:

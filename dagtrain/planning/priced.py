@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dagtrain.planning.choices import Choice
@@ -36,6 +36,14 @@ class PricedLevel:
     credit_words: Mapping[str, int] = field(default_factory=dict)
     # what words look like, of the placement that it was priced for; None: there is none yet
     form: LinkFormat | None = None
+
+    def told_apart(self, words: str) -> PricedLevel:
+        """The same with these words behind every label, beside levels that have configurations of the same names."""
+        offers = {
+            node: {part: [replace(one, label=f"{one.label} {words}") for one in menu] for part, menu in menus.items()}
+            for node, menus in self.offers.items()
+        }
+        return replace(self, offers=offers)
 
 
 def level_key(

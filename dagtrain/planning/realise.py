@@ -143,15 +143,16 @@ class Realiser:
         as many credits of what crosses the network as it was found to have."""
         searcher = self.searcher
         prices, quick = searcher.prices, searcher.quick
-        taken = {choice.cycles for choice in plan_choices(plan).values()}
-        far = [
-            level
-            for level in sorted(level for level in levels if level > plan.cycles_per_frame)[NEAR_LEVELS:]
-            if taken.isdisjoint(paces(searcher.problem.cluster, level))
-        ]
-        priced = self._priced(memory_homes(plan_choices(plan)), [level for level in levels if level not in far])
-        if not priced:
-            return None
+        far = sorted(level for level in levels if level > plan.cycles_per_frame)[NEAR_LEVELS:]
+        homes, folds = memory_homes(plan_choices(plan)), plan_pace(plan).folds
+        priced = self._priced(homes, [level for level in levels if level not in far])
+        try:
+            # with these homes some layer may not keep a level, and no other one then has that: all have what they are
+            own = prices.level(plan.cycles_per_frame, homes, None, folds=folds, deadline=searcher.time.looking)
+            priced.append(own.told_apart("as found"))
+        except FoldingError:
+            if not priced:
+                return None
         instance = prices.of_levels(priced, self._links(plan))
         options = replace(
             quick,

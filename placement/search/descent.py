@@ -47,8 +47,8 @@ log = logging.getLogger(__name__)
 LAST_RESORT_CHOICES = 10_000
 # the first placement is looked for at these multiples of the bound, in per cent
 FIRST_STEPS = (100, 103, 110, 125, 150, 220, 400, 1000)
-# what is near is mended at its own T, or so much slower, in per cent
-MENDED_SLOWER = (0, 1, 2, 4)
+# what is near is mended at its own T, or so much slower, in thousandths
+MENDED_SLOWER = (0, 5, 10, 15, 20, 30, 40)
 # deterministic seconds for the exact model beside it
 FIRST_SECONDS = 1.0
 # the exact model comes before annealing up to this many (item, device, configuration) choices
@@ -216,8 +216,8 @@ class Descent:
         """Whether what is broken of the placement near could be mended at its T, or at a somewhat slower one."""
         if self.near is None or self.mended_cycles is None:
             return False
-        for percent in MENDED_SLOWER:
-            cycles = -(-self.mended_cycles * (100 + percent) // 100)
+        for slower in MENDED_SLOWER:
+            cycles = -(-self.mended_cycles * (1000 + slower) // 1000)
             if cycles > self.ceiling:
                 break
             with self.deadline.ending(self.annealer.end):
