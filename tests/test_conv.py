@@ -516,5 +516,5 @@ def test_parked_weights_come_through_a_memory_port_and_in_half_a_frame_at_most(e
     assert cycles / (2 * 7) < 73_728 < folded.load_cycles < 73_800 <= cycles / 2
     assert folded.cycles_per_frame + folded.load_cycles / 256 <= cycles
     assert layer.fold(150_000).load_cycles == folded.load_cycles
-    with pytest.raises(FoldingError, match="manages 147456 cycles a frame"):
+    with pytest.raises(FoldingError, match="does not manage 147456 cycles a frame"):
         layer.fold(2 * 73_728)

@@ -349,8 +349,10 @@ class WindowEngine(Windowed):
                 return folded
         paces = {least: each for each in self._paces if (least := self.least_cycles(each)) is not None}
         fastest = f": the fastest, {paces[min(paces)]}, takes {min(paces)}" if tile is None and paces else ""
+        # with what it loads, and rests
+        said = "no tile manages" if tile is None else f"{tile} does not manage"
         raise FoldingError(
-            f"{self.name}, stride {self.stride}: {tile or 'no tile'} manages {cycles} cycles a frame",
+            f"{self.name}, stride {self.stride}: {said} {cycles} cycles a frame",
             f"allow more cycles{fastest}",
         )
 
