@@ -27,6 +27,7 @@ from dagtrain.passes.fold import fold_graph, weight_groups
 from dagtrain.planning import planner, searcher
 from dagtrain.planning.choices import Pace, chosen_graph, plan_choices, plan_pace
 from dagtrain.planning.ladder import Ladder, NoRoomError
+from dagtrain.planning.levels import never_idle_fps
 from dagtrain.planning.planner import Planner
 from dagtrain.planning.rate import plan_time
 from dagtrain.planning.realise import RESERVES, Realiser
@@ -38,6 +39,7 @@ from hdl.cache import cache_folder
 from hdl.costs.estimate import Estimator
 from hdl.costs.resources import Resources
 from hdl.errors import FoldingError, InfeasibleError
+from hdl.parts.catalogue import PARTS
 from placement.problem.cluster import parse_cluster, read_cluster
 from placement.problem.deadline import Deadline, Ended
 from placement.problem.instance import Instance, instance_from_json
@@ -750,6 +752,10 @@ def test_what_multipliers_would_do_that_never_idle_is_told_beside_the_plan(
     a_second = sum(2 * device.board.dsp * device.board.clock_hz for device in cluster.devices)
     assert meta["never_idle_fps"] == pytest.approx(a_second / macs)
     assert plan.steady_fps < meta["never_idle_fps"]
+    # a block of AMD's multiplies once
+    once = [replace(one, board=replace(one.board, part=PARTS["XC7VX690T"])) for one in cluster.devices]
+    graph = load_placed_graph(case.workspace)
+    assert never_idle_fps(graph, plan, replace(cluster, devices=tuple(once))) == pytest.approx(a_second / macs / 2)
     assert f"{plan.steady_fps / meta['never_idle_fps']:.1%} of that inside a batch" in told.out
 
 

@@ -27,7 +27,8 @@ LINK_STEPS = 8
 SLOWER_RATIO = 1.03
 # and further ones to levels that were priced
 FAR_RATIO = 1.2
-# multipliers of 16-bit operands in a DSP block of every part
+# bits of operands, and such multipliers in a DSP block of Intel's parts: the most of any part
+OPERANDS = (16, 16)
 MULTIPLIERS_PER_DSP = 2
 
 
@@ -67,10 +68,14 @@ def macs_per_frame(graph: Graph) -> float:
 
 
 def never_idle_fps(graph: Graph, plan: Plan, cluster: Cluster) -> float | None:
-    """Frames/s of the training if every multiplier that a plan may use multiplied in every cycle of its device; None
-    where nothing is multiplied."""
-    clocks = {device.name: device.board.clock_hz for device in cluster.devices}
-    a_second = sum(MULTIPLIERS_PER_DSP * use.dsp_capacity * clocks[use.device] for use in plan.devices)
+    """Frames/s of the training if every multiplier of 16-bit operands that a plan may use multiplied in every cycle of
+    its device; None where nothing is multiplied."""
+    boards = {device.name: device.board for device in cluster.devices}
+    a_second = 0
+    for use in plan.devices:
+        board = boards[use.device]
+        in_block = MULTIPLIERS_PER_DSP // board.part.dsp_blocks({OPERANDS: MULTIPLIERS_PER_DSP})
+        a_second += in_block * use.dsp_capacity * board.clock_hz
     macs = macs_per_frame(graph)
     return a_second / macs if macs else None
 

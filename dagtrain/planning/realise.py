@@ -147,7 +147,7 @@ class Realiser:
         homes, folds = memory_homes(plan_choices(plan)), plan_pace(plan).folds
         priced = self._priced(homes, [level for level in levels if level not in far])
         try:
-            # with these homes some layer may not keep a level, and no other one then has that: all have what they are
+            # its own circuits: with memories at these homes some layer may keep no level, which then has no circuits
             own = prices.level(plan.cycles_per_frame, homes, None, folds=folds, deadline=searcher.time.looking)
             priced.append(own.told_apart("as found"))
         except FoldingError:

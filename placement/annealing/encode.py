@@ -461,7 +461,7 @@ def repaired(problem: Problem, start: Start) -> Start:
         moved = False
         for unit in np.unique(problem.unit[lost]):
             homes = homes_of(problem, int(unit), start.tile)
-            if homes and start.device[unit] not in homes:
+            if homes:
                 start.device[unit], moved = homes[0], True
         if not moved:
             return start

@@ -56,7 +56,7 @@ Example = tuple[dict[str, Any], int, int]
 
 
 @dataclass(frozen=True)
-class Choice:
+class KnownTiles:
     """The tiles that an engine may have, worked out when they are first asked for."""
 
     # tile -> cycles a frame with it if no port is slower; none: not yet
@@ -66,9 +66,9 @@ class Choice:
 
 
 @lru_cache(maxsize=KEPT_ENGINES)
-def _choice_of(_engine: WindowEngine) -> Choice:
+def _known_tiles_of(_engine: WindowEngine) -> KnownTiles:
     """The same one for all engines alike: graphs of a plan are made anew again and again."""
-    return Choice()
+    return KnownTiles()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,21 +281,21 @@ class WindowEngine(Windowed):
         return max(port.tensor.elements // port.tensor.shape[-1] for port in self.frame_ports)
 
     @cached_property
-    def _choice(self) -> Choice:
+    def _known_tiles(self) -> KnownTiles:
         """What was worked out for an engine like this one, or is now."""
-        return _choice_of(self)
+        return _known_tiles_of(self)
 
     @property
     def _paces(self) -> dict[Tile, int]:
         """Every tile that folding chooses among -> cycles a frame with it if no port is slower."""
-        if not self._choice.paces:
+        if not self._known_tiles.paces:
             for po, pi in self._lanes():
                 for pk in self.tap_groups:
                     tile = Tile(po, pi, pk)
                     pace = self._pace(tile)
                     if pace is not None:
-                        self._choice.paces[tile] = pace
-        return self._choice.paces
+                        self._known_tiles.paces[tile] = pace
+        return self._known_tiles.paces
 
     def _pace(self, tile: Tile) -> int | None:
         """Cycles a frame with a tile if no port is slower; None if it can't be built."""
@@ -311,10 +311,10 @@ class WindowEngine(Windowed):
     def _ordered(self, parts: Sequence[Part]) -> list[Tile]:
         """The tiles in the order of `tiles`."""
         names = tuple(part.name for part in parts)
-        if names not in self._choice.orders:
+        if names not in self._known_tiles.orders:
             ranks = [(self._rank(tile, parts), tile) for tile in self._paces]
-            self._choice.orders[names] = [tile for _, tile in sorted(ranks)]
-        return self._choice.orders[names]
+            self._known_tiles.orders[names] = [tile for _, tile in sorted(ranks)]
+        return self._known_tiles.orders[names]
 
     def _rank(self, tile: Tile, parts: Sequence[Part]) -> tuple[Fraction | int, ...]:
         """What `tiles` orders by: multipliers; with small buffers some more, where that saves more of the memory."""
@@ -349,7 +349,6 @@ class WindowEngine(Windowed):
                 return folded
         paces = {least: each for each in self._paces if (least := self.least_cycles(each)) is not None}
         fastest = f": the fastest, {paces[min(paces)]}, takes {min(paces)}" if tile is None and paces else ""
-        # with what it loads, and rests
         said = "no tile manages" if tile is None else f"{tile} does not manage"
         raise FoldingError(
             f"{self.name}, stride {self.stride}: {said} {cycles} cycles a frame",
