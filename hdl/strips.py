@@ -1,4 +1,4 @@
-"""How an engine goes through a frame strip by strip: what `hdl.layers.passage` reckons with.  Numbers only."""
+"""How an engine goes through a frame strip by strip: what `dagtrain.schedule` reckons with.  Numbers only."""
 
 from __future__ import annotations
 

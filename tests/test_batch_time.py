@@ -21,15 +21,16 @@ from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.passes.fold import fold_graph
 from dagtrain.progress import Silent
-from dagtrain.schedule.batch_time import Way, _long_run, batch_time, edge_ways, own_cycles, slowest_engine
+from dagtrain.schedule.batch_clock import Way
+from dagtrain.schedule.batch_time import _long_run, batch_time, edge_ways, own_cycles, slowest_engine
 from dagtrain.schedule.buffers import fifo_beats
-from dagtrain.schedule.network import Hop, Network, Output, Transfer, port_cycles_per_frame
-from dagtrain.schedule.ports import BINS_PER_FRAME, KEPT_FRAMES, Calendar, Merges
+from dagtrain.schedule.network import Hop, Output, port_cycles_per_frame
+from dagtrain.schedule.ports import BINS_PER_FRAME, KEPT_FRAMES, Merges
 from dagtrain.schedule.schedule import schedule
 from dagtrain.simulate.fast import simulate_fast
 from dagtrain.training.feeds import synthetic_feeds
 from hdl.cache import cache_folder
-from hdl.layers.passage import Flow
+from tests.clock_support import Calendar, Crossings
 from tests.cosim_support import (
     BATCH,
     CLOCK_HZ,
@@ -109,8 +110,8 @@ def test_words_that_share_a_port_take_turns_and_later_ones_fill_what_is_left() -
     assert port.enter(*words_at((1, 0), (50, 49)))[-1] == pytest.approx(99, abs=2)
     assert port.enter(*words_at((1, 0), (10, 9)))[-1] == pytest.approx(109, abs=2)
     assert port.enter(*words_at((1, 200))) == pytest.approx([200])
-    assert port.used.sum() == pytest.approx(111)
-    assert port.used.max() <= 1 + 1e-9
+    assert port.bins.sum() == pytest.approx(111)
+    assert port.bins.max() <= 1 + 1e-9
     slow = Calendar(1, 0.25)
     assert slow.enter(*words_at((1, 4), (10, 13)))[-1] == pytest.approx(4 * 10 + 3, abs=1)
 
@@ -180,8 +181,8 @@ def test_streams_that_share_a_port_have_the_turns_that_merges_give_them(seed: in
     # a word that is told as passed may be held up by later ones of the others
     worst = max(np.max(np.abs(np.subtract(one, other))) for one, other in zip(told, wanted, strict=True))
     assert worst <= 4 * streams
-    assert port.used[:, -1].max() <= 1 + 1e-6
-    assert port.used[:, -1].sum() == pytest.approx(sum(map(len, offered)))
+    assert port.bins[:, -1].max() <= 1 + 1e-6
+    assert port.bins[:, -1].sum() == pytest.approx(sum(map(len, offered)))
 
 
 def test_words_and_credits_meet_before_the_port() -> None:
@@ -201,7 +202,7 @@ def test_a_stream_that_wants_less_than_its_share_waits_for_nobody() -> None:
     assert port.enter(*thin, 2) == pytest.approx(thin[1], abs=2)
     # those wait for it, and what comes after them too
     assert port.enter(*words_at((1, 350), (50, 350)), 0)[-1] == pytest.approx(200 + 200 + 99 + 50, abs=4)
-    assert port.used[:, -1].max() <= 1 + 1e-6
+    assert port.bins[:, -1].max() <= 1 + 1e-6
 
 
 def test_calendars_of_turns_forget_what_is_long_past() -> None:
@@ -211,9 +212,9 @@ def test_calendars_of_turns_forget_what_is_long_past() -> None:
         for stream in (0, 1):
             passed = port.enter(*words_at((1, begin), (200, begin)), stream)
         assert passed[-1] == pytest.approx(begin + 400, abs=4)
-    assert len(port.used) < 5 * KEPT_FRAMES * BINS_PER_FRAME
+    assert len(port.bins) < 5 * KEPT_FRAMES * BINS_PER_FRAME
     # what comes too late takes the first room that is still known
-    assert port.enter(*words_at((1, 0), (2, 1)), 0)[0] >= port.first * port.width
+    assert port.enter(*words_at((1, 0), (2, 1)), 0)[0] >= port.first_cycle
 
 
 @pytest.mark.parametrize("kept_bytes", [1, 1 << 25])
@@ -221,15 +222,14 @@ def test_calendars_of_turns_remember_as_far_back_as_a_tensor_that_crosses(
     kept_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dagtrain.schedule.ports.KEPT_BYTES", kept_bytes)
-    crossing = {"long": 100.0}
-    port, late = Calendar(2, 1.0, Merges.of(2), crossing), 8 * 2 * KEPT_FRAMES * BINS_PER_FRAME
+    port, late = Calendar(2, 1.0, Merges.of(2), [100.0]), 8 * 2 * KEPT_FRAMES * BINS_PER_FRAME
     # a piece that itself lasts longer than what is kept behind one
     passed = port.enter(*words_at((1, 100), (50, late)), 0)
     assert passed[0] == pytest.approx(100, abs=4)
     port.enter(*words_at((1, late), (50, late + 50)), 0)
     early = port.enter(*words_at((1, 200), (50, 250)), 1)[0]
     # of tensors so long that they would take more bytes no more than usual is remembered
-    assert early == pytest.approx(200, abs=4) if kept_bytes > 1 else early >= port.first * port.width > 200
+    assert early == pytest.approx(200, abs=4) if kept_bytes > 1 else early >= port.first_cycle > 200
 
 
 def test_a_sender_knows_of_room_once_its_credits_are_back() -> None:
@@ -245,23 +245,20 @@ def hop(**changes: Any) -> Hop:
     )
 
 
-def carried(way: Hop, flow: Flow, pieces: int) -> Flow:
-    """How a tensor arrives that has the network for itself."""
-    network, transfer = Network({"x": way}, 256, turns=True), Transfer.of(way, flow, pieces)
-    while transfer.flow is None:
-        assert network.begins("x", transfer) <= transfer.offered[-1]
-        network.carry("x", transfer)
-    return transfer.flow
+ELEMENTS, OFFERED = np.array([4.0, 400.0]), np.array([0.0, 99.0])
+
+
+def carried(way: Hop, pieces: int) -> float:
+    """When the last word of a tensor arrives that has the network for itself."""
+    return float(Crossings({"x": way}, ELEMENTS, pieces, turns=True).cross("x", OFFERED)[-1])
 
 
 @pytest.mark.parametrize("pieces", [1, 3, 40])
 def test_a_stream_has_as_many_words_under_way_as_its_receiver_holds(pieces: int) -> None:
-    flow = Flow(np.array([4.0, 400.0]), np.array([0.0, 99.0]))
-    far = carried(hop(), flow, pieces)
     # the last word has left and come; words of 4 elements come whole
-    assert far.last == pytest.approx(199, abs=2)
+    assert carried(hop(), pieces) == pytest.approx(199, abs=2)
     few = hop(credits=16, credit_batch=8)
-    assert carried(few, flow, 1).last == pytest.approx(100 + 99 * 208 / 16, abs=15)
+    assert carried(few, 1) == pytest.approx(100 + 99 * 208 / 16, abs=15)
 
 
 def test_own_streams_take_their_turns_before_what_comes_by_cables() -> None:
@@ -289,17 +286,13 @@ def on_a_chain(source: str, target: str, rate: float = 1.0) -> Hop:
 @pytest.mark.parametrize("turns", [False, True])
 def test_streams_of_others_take_of_a_cable(turns: bool) -> None:
     """From either board before it 100 words in 100 cycles go over the last cable of a chain."""
-    flow = Flow(np.array([4.0, 400.0]), np.array([0.0, 99.0]))
     hops = {"far": on_a_chain("a", "c"), "near": on_a_chain("b", "c"), "first": on_a_chain("a", "b")}
     last: dict[str, float] = {}
 
     def cross(edges: Sequence[str]) -> None:
-        network = Network(hops, 256, turns=turns)
+        crossings = Crossings(hops, ELEMENTS, 1, turns=turns)
         for edge in edges:
-            transfer = Transfer.of(hops[edge], flow, 1)
-            network.carry(edge, transfer)
-            assert transfer.flow is not None
-            last[edge] = transfer.flow.last
+            last[edge] = float(crossings.cross(edge, OFFERED)[-1])
 
     cross(["far"])
     assert last["far"] == pytest.approx(199, abs=2)
@@ -309,7 +302,7 @@ def test_streams_of_others_take_of_a_cable(turns: bool) -> None:
     cross(["near", "first"])
     assert last == pytest.approx({**last, "near": 199, "first": 199}, abs=2)
     slow = on_a_chain("a", "c", 0.25)
-    assert carried(slow, flow, 1).last == pytest.approx(100 + 400, abs=6)
+    assert carried(slow, 1) == pytest.approx(100 + 400, abs=6)
 
 
 def test_a_cable_may_be_busier_than_any_port() -> None:

@@ -32,12 +32,12 @@ from hdl.layers.base import Layer
 from hdl.layers.conv import engine as conv_engine
 from hdl.layers.conv.dense import Conv, ConvError, ConvGradient
 from hdl.layers.conv.depthwise import DepthwiseConv
-from hdl.layers.passage import Flow, Passage
 from hdl.layers.storage import Home
 from hdl.parts.catalogue import part
 from hdl.recipe import Recipe
 from hdl.simulate import Backend
 from hdl.tensor import Tile
+from tests.clock_support import Layers
 from tests.conv_support import chooser, with_random_lanes
 from tests.cosim_support import BATCH, CLOSE, DEVICES, placement, said_batch_cycles, simulate_design
 from tests.layer_support import assert_equal_bits, design_of, make_case
@@ -167,10 +167,10 @@ def test_results_leave_part_by_part() -> None:
     for small in (False, True):
         layer = wide(Conv, small_buffers=small).fold(200_000, Tile(8, 8))
         x = layer.port("x").tensor.elements
-        flow = Flow(np.array([1.0, float(x)]), np.array([0.0, 200_000.0]))
-        made = Passage(layer).frame({"x": flow}, ends_batch=False)["y"]
-        first.append(made.first)
-        assert made.last <= 200_000 + made.first + layer.walk.strip_cycles[0]
+        offered = np.array([1.0, float(x)]), np.array([0.0, 200_000.0])
+        made = Layers(layer).frame(0, {"x": offered}, ends_batch=False)["y"]
+        first.append(made[0])
+        assert made[-1] <= 200_000 + made[0] + layer.walk.strip_cycles[0]
     assert first[1] < first[0] / 5
 
 

@@ -25,7 +25,8 @@ from dagtrain.planning.choices import (
     relayed,
     uncoded,
 )
-from dagtrain.schedule.batch_time import ONE_CLOCK, BatchTime
+from dagtrain.schedule.batch_clock import ONE_CLOCK
+from dagtrain.schedule.batch_time import BatchTime
 from dagtrain.schedule.buffers import fifo_beats
 from dagtrain.schedule.schedule import schedule
 from dagtrain.schedule.wired import Wired

@@ -3,7 +3,7 @@
 Analysis, not transformation.  A device sends and receives through one port, of a word or less a cycle in either
 direction, so all streams that leave it, with the credits of those that it receives, take turns
 (`dagtrain.schedule.ports`), and so do the devices that send to it.  Tensors are entered in pieces, in the order in
-which these come.
+which these come.  Here are the ways and the tables; tensors cross in `dagtrain.schedule.batch_kernel`.
 
 Where cables join devices, what leaves a device takes turns besides at every output on its way (`Output`) with what else
 leaves there: own streams and those that pass on.  That a word waits behind one with another way is not counted.
@@ -12,16 +12,17 @@ leaves there: own streams and those that pass on.  That a word waits behind one 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numba import njit
 
-from dagtrain.schedule.ports import BINS_PER_FRAME, ONE_STREAM, Calendar, Merges
+from dagtrain.rows import Rows
+from dagtrain.schedule.batch_kernel import HOP, STOP
+from dagtrain.schedule.pools import Pool, rows_of
+from dagtrain.schedule.ports import BINS_PER_FRAME, ONE_STREAM, Calendars, Merges
 from hdl.fixed import FloatArray, IntArray
-from hdl.layers.passage import LONG_AGO, Flow
 
 # tensors whose words are remembered
 KEPT_WORDS = 1 << 10
@@ -111,7 +112,7 @@ class _Same:
         return isinstance(other, _Same) and other.array is self.array
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Words:
     """The words of a tensor, whenever it passes."""
 
@@ -135,61 +136,20 @@ def _words(marks: _Same, word: int, pieces: int) -> _Words:
     return _Words(words, counts, last, np.minimum(words * word, marks.array[-1]), ends)
 
 
-@dataclass
-class Transfer:
-    """A tensor on its way through two ports, piece by piece."""
-
-    hop: Hop
-    # marks of the tensor, and the words in which so many elements are
-    elements: FloatArray
-    words: FloatArray
-    # words, ascending, and the cycles by which so many are offered
-    counts: FloatArray
-    offered: FloatArray
-    # the last word of every piece
-    ends: FloatArray
-    # words that have left, and the pieces: words in them, ascending, and when so many arrived
-    sent: float = 0.0
-    arrived: list[tuple[FloatArray, FloatArray]] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, hop: Hop, flow: Flow, pieces: int) -> Transfer:
-        """Of a tensor that is offered so at the sender, in so many pieces at most."""
-        found = _words(_Same(flow.elements), hop.word, pieces)
-        offered = np.maximum.accumulate(flow.at(found.whole))[found.last]
-        return cls(hop, flow.elements, found.words, found.counts, offered, found.ends)
-
-    @property
-    def begins(self) -> float:
-        """The cycle at which the first word of the next piece is offered."""
-        return float(np.interp(self.sent + 1, self.counts, self.offered))
-
-    @property
-    def through(self) -> bool:
-        """Whether all pieces have arrived."""
-        return bool(self.sent >= self.ends[-1])
-
-    @property
-    def flow(self) -> Flow | None:
-        """How the tensor arrives, once all pieces have."""
-        if not self.through:
-            return None
-        words, cycles = self.arrived[0]
-        if len(self.arrived) > 1:
-            words, cycles = (np.concatenate(part) for part in zip(*self.arrived, strict=True))
-        return Flow(self.elements, np.interp(self.words, words, cycles))
-
-
 class Network:
-    """The ports of all devices.
+    """The ports of all devices, and the ways through them.
 
     Args:
         hops: edges that cross -> their way, in the order in which ports have them.
         frame_cycles: of the slowest engine.
+        numbers, integers: where tables lie.
         turns: whether streams take turns at merges; if not, what is entered first goes first."""
 
-    def __init__(self, hops: Mapping[str, Hop], frame_cycles: int, *, turns: bool) -> None:
-        width = max(1, frame_cycles // BINS_PER_FRAME)
+    def __init__(
+        self, hops: Mapping[str, Hop], frame_cycles: int, numbers: Pool, integers: Pool, *, turns: bool
+    ) -> None:
+        self.hops, self.numbers, self.turns = hops, numbers, turns
+        self.calendars = Calendars(integers, max(1, frame_cycles // BINS_PER_FRAME))
         rates: dict[str, float] = {}
         # device -> what leaves it, each with its position: streams, then credits of those that it receives; and the
         # devices from which words come
@@ -202,30 +162,26 @@ class Network:
                 self.coming[one].setdefault(other, len(self.coming[one]))
         for edge, hop in hops.items():
             self.leaving[hop.target][edge, True] = len(self.leaving[hop.target])
-
-        # edge -> when the tensor that crosses was first offered
-        self.crossing: dict[str, float] = {}
-
-        def ports(merges: Callable[[str], Merges]) -> dict[str, Calendar]:
-            return {
-                device: Calendar(width, rate, merges(device) if turns else ONE_STREAM, self.crossing)
-                for device, rate in rates.items()
-            }
-
-        def leaving(device: str) -> Merges:
-            credits = sum(credit for _, credit in self.leaving[device])
-            return Merges.of(len(self.leaving[device]) - credits, credits)
-
-        self.sending, self.receiving = ports(leaving), ports(lambda device: Merges.of(len(self.coming[device])))
+        self.sending = {device: self._add(rate, self._own(device)) for device, rate in rates.items()}
+        self.receiving = {
+            device: self._add(rate, Merges.of(len(self.coming[device]))) for device, rate in rates.items()
+        }
         # what passes words on where cables join devices
         self.outputs = {
-            output: Calendar(width, output.rate, self._passing(output) if turns else ONE_STREAM, self.crossing)
+            output: self._add(output.rate, self._passing(output))
             for output in dict.fromkeys(output for hop in hops.values() for output in (*hop.way, *hop.back))
             if output.contended
         }
-        self.turns = turns
-        # edge -> when its last word left
-        self.last: dict[str, float] = {}
+        self._ways: list[dict[str, float]] = []
+        self._stops: list[dict[str, float]] = []
+
+    def _add(self, rate: float, merges: Merges) -> int:
+        return self.calendars.add(rate, merges if self.turns else ONE_STREAM)
+
+    def _own(self, device: str) -> Merges:
+        """The merges of what leaves a device."""
+        credits = sum(credit for _, credit in self.leaving[device])
+        return Merges.of(len(self.leaving[device]) - credits, credits)
 
     def _passing(self, output: Output) -> Merges:
         """The merges before an output: those of the device itself and what comes by cables."""
@@ -242,63 +198,65 @@ class Network:
         own = len(self.leaving[output.device]) or 1
         return own + [each for each in output.merged if each != output.device].index(came)
 
-    def _send(self, device: str, edge: str, words: FloatArray, cycles: FloatArray, *, credit: bool) -> FloatArray:
-        stream = self.leaving[device][edge, credit] if self.turns else 0
-        return self.sending[device].enter(words, cycles, stream)
+    def _stop(self, calendar: int, stream: int, cycles: float, *, credits: bool = False) -> None:
+        self._stops.append(
+            {"calendar": calendar, "stream": stream if self.turns else 0, "cycles": cycles, "credits": credits}
+        )
 
-    def _receive(self, device: str, sender: str, words: FloatArray, cycles: FloatArray) -> FloatArray:
-        return self.receiving[device].enter(words, cycles, self.coming[device][sender] if self.turns else 0)
-
-    def _pass(self, edge: str, hop: Hop, words: FloatArray, left: FloatArray, *, credit: bool) -> FloatArray:
-        """When words, or credits, that left one device come to the other."""
+    def _pass(self, edge: str, *, credit: bool) -> None:
+        """Notes where words, or credits, wait from one device to the other."""
+        hop = self.hops[edge]
         source, target = (hop.target, hop.source) if credit else (hop.source, hop.target)
         way, cycles = (hop.back, hop.back_cycles) if credit else (hop.way, hop.cycles)
-        if not way:
-            return self._receive(target, source, words, left + cycles)
         own = self.leaving[source][edge, credit]
+        self._stop(self.sending[source], own, 0 if way else cycles, credits=credit)
+        if not way:
+            self._stop(self.receiving[target], self.coming[target][source], 0)
+            return
         for came, output in zip((source, *(output.device for output in way)), way, strict=False):
-            if output.contended:
-                left = self.outputs[output].enter(words, left, self._input(output, came, own) if self.turns else 0)
-            left, cycles = left + output.cycles, cycles - output.cycles
-        return left + cycles
+            stream = self._input(output, came, own) if output.contended else 0
+            self._stop(self.outputs.get(output, -1), stream, output.cycles)
+        self._stop(-1, 0, cycles - sum(output.cycles for output in way))
 
-    def begins(self, edge: str, transfer: Transfer) -> float:
-        """When the next piece may leave."""
-        return max(transfer.begins, self.last.get(edge, LONG_AGO))
+    def way(self, edge: str, marks: FloatArray, pieces: int) -> int:
+        """The way of an edge whose tensors are kept at these marks and cross in so many pieces at most."""
+        hop, at = self.hops[edge], self.numbers.at
+        words, stops = _words(_Same(marks), hop.word, pieces), len(self._stops)
+        self._pass(edge, credit=False)
+        back = len(self._stops)
+        self._pass(edge, credit=True)
+        self._ways.append(
+            {
+                "word_cycles": hop.word_cycles,
+                "credit_batch": hop.credit_batch,
+                "words_at": at(words.words),
+                "counts_at": at(words.counts),
+                "counts": len(words.counts),
+                "last_at": at(words.last),
+                "whole_at": at(words.whole),
+                "ends_at": at(words.ends),
+                "pieces": len(words.ends),
+                "stops_at": stops,
+                "back_at": back,
+                "back_end": len(self._stops),
+            }
+        )
+        return len(self._ways) - 1
 
-    def carry(self, edge: str, transfer: Transfer) -> None:
-        """The next piece of a tensor passes."""
-        hop, sent = transfer.hop, transfer.sent
-        self.crossing.setdefault(edge, float(transfer.offered[0]))
-        end = transfer.ends[len(transfer.arrived)]
-        counts, offered = transfer.counts, transfer.offered
-        if len(transfer.ends) > 1 or counts[0] > 1:
-            # not all of them, or the first word is in no mark
-            inside = counts[(counts > sent + 1) & (counts < end)]
-            counts = np.concatenate(([sent + 1] if sent + 1 < end else [], inside, [end]))
-            offered = np.interp(counts, transfer.counts, offered)
-        words = counts - sent
-        ready = _no_faster(offered, words, hop.word_cycles, self.last.get(edge, LONG_AGO))
-        left = self._send(hop.source, edge, words, ready, credit=False)
-        there = self._pass(edge, hop, words, left, credit=False)
-        back = words / hop.credit_batch
-        self._send(hop.target, edge, back, there, credit=True)
-        self._pass(edge, hop, back, there, credit=True)
-        transfer.arrived.append((counts, there))
-        transfer.sent, self.last[edge] = float(end), float(left[-1])
-        if transfer.through:
-            del self.crossing[edge]
+    @property
+    def last_way(self) -> Mapping[str, float]:
+        """The row of the way that was told last."""
+        return self._ways[-1]
 
+    @property
+    def ways(self) -> Rows:
+        """Of all edges."""
+        return rows_of(HOP, self._ways)
 
-@njit(cache=True)
-def _no_faster(offered: FloatArray, words: FloatArray, word_cycles: float, last: float) -> FloatArray:
-    """When so many words that are offered so may leave, behind a last one, with so many cycles from one to the next."""
-    found = np.empty(len(words))
-    for index in range(len(words)):
-        passing = words[index] * word_cycles
-        last = max(last, offered[index] - passing)
-        found[index] = last + passing
-    return found
+    @property
+    def stops(self) -> Rows:
+        """Of all ways."""
+        return rows_of(STOP, self._stops)
 
 
 def port_cycles_per_frame(tensors: Iterable[tuple[Hop, float]]) -> float:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from dagtrain.graph.ir import PlacedGraph
-from dagtrain.schedule.batch_time import ONE_CLOCK, BatchTime, Way, batch_time, edge_ways
+from dagtrain.schedule.batch_clock import ONE_CLOCK, Way
+from dagtrain.schedule.batch_time import BatchTime, batch_time, edge_ways
 from dagtrain.schedule.network import Hop
 
 

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from dagtrain.graph.ir import Node, is_delayed
+from dagtrain.rows import Rows
 from dagtrain.schedule.buffers import wide_beats
 from dagtrain.schedule.network import Hop, Output, round_trip_words
 from dagtrain.schedule.wired import Wired
@@ -42,7 +43,6 @@ from hdl.streams.width import AdapterKind, adapter_kind
 from hdl.strips import Strips
 from hdl.tensor import Port
 
-Rows = kernel.Rows
 _Thing = TypeVar("_Thing")
 # turns of nodes and ports between two looks at the progress, and at Ctrl-C
 TURNS_AT_ONCE = 1 << 20

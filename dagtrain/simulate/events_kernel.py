@@ -13,17 +13,17 @@ written, and R(b) that in which beat b is read:
     R(b) >= W(beat with the last element of b) + latency        W(p) >= R(beat that leaves room for p) + 1
 
 and what the process asks for beside: see `_take` and `_give` of layers that work at once, `_store`, `_queue`, `_along`,
-`_make` and `_strip` of engines that go strip by strip, which work as `hdl.layers.passage` says.
+`_make` and `_strip` of engines that go strip by strip, which work as `dagtrain.schedule.batch_kernel` says.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from numba import njit
 
+from dagtrain.rows import Rows, row_type
 from hdl.fixed import FloatArray, IntArray
 
 NEVER = 1e300
@@ -38,15 +38,9 @@ STORED, ALONG, BORROWED = 0, 1, 2
 # words that a sender holds beside the one that leaves
 SENDER_WORDS = 2
 
-Rows: TypeAlias = npt.NDArray[Any]
-
-
-def _rows(**fields: type) -> np.dtype[Any]:
-    return np.dtype([(name, np.int64 if kind is int else np.float64) for name, kind in fields.items()])
-
 
 # a stream
-CHANNEL = _rows(
+CHANNEL = row_type(
     writer=int, reader=int,
     # elements of a tensor, of a beat, and beats of a tensor, at both ends
     elements=int, write_lanes=int, read_lanes=int, write_beats=int, read_beats=int,
@@ -70,7 +64,7 @@ CHANNEL = _rows(
 )  # fmt: skip
 
 # a sink or a source of a node: sinks of a node before its sources, nodes in order
-PORT = _rows(
+PORT = row_type(
     # -1: nobody reads it
     channel=int, kind=int,
     # frames of the node that pass: where that lies in `Tables.turns`; -1: all
@@ -90,7 +84,7 @@ PORT = _rows(
 )  # fmt: skip
 
 # a process
-NODE = _rows(
+NODE = row_type(
     kind=int,
     # ports: sinks from first to middle, sources from there to end
     first=int, middle=int, end=int,
@@ -114,7 +108,7 @@ NODE = _rows(
 )  # fmt: skip
 
 # a port of a device
-DEVICE = _rows(
+DEVICE = row_type(
     # words a cycle; its channels in `Tables.leaving`; the twos that take turns, in
     # `Tables.sides`, and in `Tables.into`; where cables join devices, the queue that what leaves goes to; -1: a switch
     rate=float, leaving_at=int, leaving_end=int, twos_at=int, into_at=int, queue=int,
@@ -123,7 +117,7 @@ DEVICE = _rows(
 )  # fmt: skip
 
 # an output of what passes words on from cable to cable (`hdl.link.forward`)
-OUTPUT = _rows(
+OUTPUT = row_type(
     # as of a device, but that what takes turns are queues
     rate=float, leaving_at=int, leaving_end=int, twos_at=int, into_at=int,
     # cycles to the queue behind; which one that is; -1: words leave for their receivers
@@ -134,7 +128,7 @@ OUTPUT = _rows(
 )  # fmt: skip
 
 # an input of it, with the cable before it
-QUEUE = _rows(
+QUEUE = row_type(
     # whose; in the heap, who sends there; words of which one more finds room; the ring of what waits
     device=int, sender=int, room=int, at=int, size=int,
     # worked out so far: what has come and gone; words that wait; from when on the next one may go
