@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from dagtrain.schedule import batch_kernel as kernel
-from dagtrain.schedule.batch_clock import Passages, Stream
 from dagtrain.schedule.network import Hop, Network
-from dagtrain.schedule.pools import Pool, Room, rows_of
+from dagtrain.schedule.passages import Passages, Stream
+from dagtrain.schedule.pools import Pool, Scratch, rows_of
 from dagtrain.schedule.ports import BINS_PER_FRAME, KEPT_FRAMES, ONE_STREAM, Calendars, Merges
 from hdl.layers.base import Layer
 from hdl.layers.passage import LONG_AGO, passage
@@ -23,7 +23,7 @@ class Parts:
     """What is asked of the kernel: rows of what is there, and none of all else."""
 
     def __init__(self) -> None:
-        self.numbers, self.integers, self.scratch = Pool(float), Pool(int), Room()
+        self.numbers, self.integers, self.scratch = Pool(float), Pool(int), Scratch()
         self.passages = Passages(self.numbers, self.scratch)
         self.calendars = Calendars(self.integers, 1)
         self.network: Network | None = None

@@ -32,7 +32,7 @@ from hdl.fixed import FloatArray, IntArray
 from hdl.layers.passage import LONG_AGO
 
 # what is called from here alone: without what calls from Python would take, which is a third of the time of compilation
-_inner = njit(cache=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+INNER = {"cache": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 NEVER = 1e300
 # what comes at a sink: a tensor with every frame; one with the last frame of a batch; the weights of a frame's version,
@@ -210,21 +210,21 @@ COUNTERS = 4
 # ---- frames and copies
 
 
-@_inner
+@njit(**INNER)
 def _gets(t: Tables, dealt: int, frame: int) -> bool:
     """Whether a frame of the training is the copy's."""
     d = t.dealt[dealt]
     return bool(t.integers[d.turns_at + frame % t.batch % d.turns] == d.copy)
 
 
-@_inner
+@njit(**INNER)
 def _share(t: Tables, dealt: int, frames: int) -> int:
     """How many of the first frames of a batch are the copy's."""
     d = t.dealt[dealt]
     return int(frames // d.turns * d.own + t.integers[d.before_at + frames % d.turns])
 
 
-@_inner
+@njit(**INNER)
 def _dealt_frame(t: Tables, dealt: int, index: int) -> int:
     """Which frame of the training is the copy's frame ``index``."""
     d = t.dealt[dealt]
@@ -232,13 +232,13 @@ def _dealt_frame(t: Tables, dealt: int, index: int) -> int:
     return int(batch * t.batch + place // d.own * d.turns + t.integers[d.own_at + place % d.own])
 
 
-@_inner
+@njit(**INNER)
 def _dealt_index(t: Tables, dealt: int, frame: int) -> int:
     """How many of the frames of the training before this one are the copy's."""
     return int(frame // t.batch * t.dealt[dealt].share + _share(t, dealt, frame % t.batch))
 
 
-@_inner
+@njit(**INNER)
 def _ends_batch(t: Tables, dealt: int, frame: int) -> bool:
     """Whether a frame is the last one of its batch, among those that are dealt so."""
     if dealt < 0:
@@ -246,19 +246,19 @@ def _ends_batch(t: Tables, dealt: int, frame: int) -> bool:
     return bool(_share(t, dealt, frame % t.batch + 1) == t.dealt[dealt].share)
 
 
-@_inner
+@njit(**INNER)
 def _passes(t: Tables, s: State, edge: int, frame: int) -> bool:
     """Whether a frame passes an edge, of which the producer or the consumer has it."""
     return s.edges[edge].dealt < 0 or _gets(t, s.edges[edge].dealt, frame)
 
 
-@_inner
+@njit(**INNER)
 def _version(t: Tables, frame: int) -> int:
     """Updates behind the weights with which a frame is computed."""
     return max(0, (frame - t.staleness) // t.batch)
 
 
-@_inner
+@njit(**INNER)
 def _own_frame(t: Tables, s: State, node: int, frame: int) -> int:
     """The first frame from this one on that a node has work with."""
     if s.nodes[node].per_batch:
@@ -270,7 +270,7 @@ def _own_frame(t: Tables, s: State, node: int, frame: int) -> int:
 # ---- flows
 
 
-@_inner
+@njit(**INNER)
 def _interpolated(counts: FloatArray, elements: FloatArray, cycles: FloatArray, found: FloatArray) -> None:
     """As `numpy.interp`, and long ago where nothing is wanted; fast where counts ascend."""
     last, here = len(elements) - 1, 0
@@ -289,7 +289,7 @@ def _interpolated(counts: FloatArray, elements: FloatArray, cycles: FloatArray, 
             found[index] = slope * (count - elements[here]) + cycles[here]
 
 
-@_inner
+@njit(**INNER)
 def _at(t: Tables, counts_at: int, count: int, marks_at: int, cycles: FloatArray, found: FloatArray) -> None:
     """When so many elements of a flow have passed."""
     if counts_at == marks_at:
@@ -300,14 +300,14 @@ def _at(t: Tables, counts_at: int, count: int, marks_at: int, cycles: FloatArray
         _interpolated(counts, elements, cycles, found)
 
 
-@_inner
+@njit(**INNER)
 def _flow(s: State, port: int) -> FloatArray:
     """Where it is worked out how a tensor passes a port."""
     at = s.ports[port].at
     return s.scratch[at : at + s.ports[port].marks]
 
 
-@_inner
+@njit(**INNER)
 def _passed(t: Tables, s: State, port: int, least: float) -> None:
     """A tensor passes that is offered at its marks as its flow says, the first beat at ``least`` or later."""
     p, flow = s.ports[port], _flow(s, port)
@@ -327,13 +327,13 @@ def take_flow(t: Tables, s: State, port: int, marks_at: int, cycles: FloatArray)
     _passed(t, s, port, p.last + p.beat_cycles)
 
 
-@_inner
+@njit(**INNER)
 def _give(t: Tables, s: State, port: int) -> None:
     """A tensor leaves a source that is offered as its flow says."""
     _passed(t, s, port, s.ports[port].last + s.ports[port].beat_cycles)
 
 
-@_inner
+@njit(**INNER)
 def _wait_for(
     t: Tables, s: State, port: int, counts_at: int, cycles: float, work: float, times: FloatArray, more: FloatArray
 ) -> None:
@@ -367,7 +367,7 @@ def pass_frame(t: Tables, s: State, node: int, weights: float, ends_batch: bool)
         _at_once(t, s, node, weights + n.weight_cycles, ends_batch)
 
 
-@_inner
+@njit(**INNER)
 def hold(s: State, node: int, cycle: float) -> None:
     """The next frame of a node begins no sooner."""
     n = s.nodes[node]
@@ -375,7 +375,7 @@ def hold(s: State, node: int, cycle: float) -> None:
     n.began = max(n.began, cycle - n.cycles_per_frame)
 
 
-@_inner
+@njit(**INNER)
 def _at_once(t: Tables, s: State, node: int, ready: float, ends_batch: bool) -> None:
     n = s.nodes[node]
     # the engine's own work, where it takes longer than to pass the beats, begins no sooner than a frame later
@@ -404,7 +404,7 @@ def _at_once(t: Tables, s: State, node: int, ready: float, ends_batch: bool) -> 
         _give_batch(t, s, node)
 
 
-@_inner
+@njit(**INNER)
 def _give_batch(t: Tables, s: State, node: int) -> None:
     """What leaves once a batch: with what comes so, or after the last frame."""
     n, first, last = s.nodes[node], -np.inf, -np.inf
@@ -424,7 +424,7 @@ def _give_batch(t: Tables, s: State, node: int) -> None:
             _give(t, s, port)
 
 
-@_inner
+@njit(**INNER)
 def _free_for(s: State, node: int, weights: float) -> float:
     """When the engine is free for a frame whose weights came then: a version that is loaded in the place of the one
     before comes when that is out of use, by both engines that read it."""
@@ -439,7 +439,7 @@ def _free_for(s: State, node: int, weights: float) -> float:
     return float(n.free)
 
 
-@_inner
+@njit(**INNER)
 def _in_strips(t: Tables, s: State, node: int, weights: float, ends_batch: bool) -> None:
     n = s.nodes[node]
     free = _free_for(s, node, weights)
@@ -480,7 +480,7 @@ def _in_strips(t: Tables, s: State, node: int, weights: float, ends_batch: bool)
         n.free = clock + n.rest_cycles
 
 
-@_inner
+@njit(**INNER)
 def _hold_up(t: Tables, s: State, port: int, begins: float) -> None:
     """A tensor is taken along by an engine that begins so late: what doesn't wait inside till then, behind that."""
     p, flow = s.ports[port], _flow(s, port)
@@ -516,7 +516,7 @@ def enter(
     return used
 
 
-@_inner
+@njit(**INNER)
 def _reach(t: Tables, s: State, used: FloatArray, calendar: int, begin: int, last: int) -> FloatArray:
     """Makes bins up to the last one.  Of streams in turns, tensors come about in the order of time."""
     c, since = s.calendars[calendar], begin
@@ -543,7 +543,7 @@ def _reach(t: Tables, s: State, used: FloatArray, calendar: int, begin: int, las
     return used
 
 
-@_inner
+@njit(**INNER)
 def _serve(
     used: FloatArray,
     first: int,
@@ -611,7 +611,7 @@ def _serve(
     return first + last + 1
 
 
-@_inner
+@njit(**INNER)
 def _sure(used: FloatArray, way: IntArray, beside: IntArray, room: float) -> float:
     """Words more of a stream that a bin has room for: what others leave, or half at every merge."""
     for node in way[1:]:
@@ -619,7 +619,7 @@ def _sure(used: FloatArray, way: IntArray, beside: IntArray, room: float) -> flo
     return float(room - used[way[-1]])
 
 
-@_inner
+@njit(**INNER)
 def _take_words(
     used: FloatArray, way: IntArray, words: float, beside: IntArray, sides: IntArray, room: float, again: FloatArray
 ) -> bool:
@@ -640,7 +640,7 @@ def _take_words(
     return True
 
 
-@_inner
+@njit(**INNER)
 def _give_back(used: FloatArray, node: int, words: float, sides: IntArray, again: FloatArray) -> None:
     """So many words less of a merge or stream in a bin, of the side first that has more."""
     used[node] -= words
@@ -658,7 +658,7 @@ def _give_back(used: FloatArray, node: int, words: float, sides: IntArray, again
         _give_back(used, less, both, sides, again)
 
 
-@_inner
+@njit(**INNER)
 def _serve_again(
     used: FloatArray, ways: IntArray, lengths: IntArray, beside: IntArray, sides: IntArray, room: float,
     again: FloatArray,
@@ -700,7 +700,7 @@ def leave(t: Tables, s: State, edge: int, frame: int, cycles: FloatArray) -> Non
         s.counters[FULL] = 1
 
 
-@_inner
+@njit(**INNER)
 def _offered(t: Tables, s: State, edge: int) -> FloatArray:
     """When the words of the tensor that crosses, or is the next to, are offered."""
     e = s.edges[edge]
@@ -758,7 +758,7 @@ def carry(t: Tables, s: State, used: FloatArray, edge: int) -> FloatArray:
     return used
 
 
-@_inner
+@njit(**INNER)
 def _pass_stops(
     t: Tables, s: State, used: FloatArray, begin: int, end: int, words: FloatArray, cycles: FloatArray, left: FloatArray
 ) -> FloatArray:
@@ -800,7 +800,7 @@ def arrive(t: Tables, s: State, edge: int, flow: FloatArray) -> int:
 # ---- what can be worked out
 
 
-@_inner
+@njit(**INNER)
 def _before(s: State, a: int, b: int) -> bool:
     """Which of two entries of the heap comes first."""
     if s.heap_frame[a] != s.heap_frame[b]:
@@ -810,14 +810,14 @@ def _before(s: State, a: int, b: int) -> bool:
     return bool(s.heap_which[a] < s.heap_which[b])
 
 
-@_inner
+@njit(**INNER)
 def _swap(s: State, a: int, b: int) -> None:
     s.heap_frame[a], s.heap_frame[b] = s.heap_frame[b], s.heap_frame[a]
     s.heap_time[a], s.heap_time[b] = s.heap_time[b], s.heap_time[a]
     s.heap_which[a], s.heap_which[b] = s.heap_which[b], s.heap_which[a]
 
 
-@_inner
+@njit(**INNER)
 def _note(t: Tables, s: State, frame: int, begins: float, which: int) -> None:
     at = s.counters[LENGTH]
     s.counters[LENGTH] = at + 1
@@ -827,7 +827,7 @@ def _note(t: Tables, s: State, frame: int, begins: float, which: int) -> None:
         at = (at - 1) // 2
 
 
-@_inner
+@njit(**INNER)
 def _next(s: State) -> int:
     """What comes next; it is no longer noted."""
     which, count = int(s.heap_which[0]), s.counters[LENGTH] - 1
@@ -845,7 +845,7 @@ def _next(s: State) -> int:
     return which
 
 
-@_inner
+@njit(**INNER)
 def look(t: Tables, s: State, node: int) -> None:
     """Notes a node's next frame if all that it takes is known."""
     if not s.nodes[node].known:
@@ -855,7 +855,7 @@ def look(t: Tables, s: State, node: int) -> None:
             _note(t, s, s.nodes[node].frame, begins, node)
 
 
-@_inner
+@njit(**INNER)
 def _look_at(t: Tables, s: State, edge: int) -> None:
     """Notes the next piece that crosses the network on an edge."""
     e = s.edges[edge]
@@ -865,7 +865,7 @@ def _look_at(t: Tables, s: State, edge: int) -> None:
         _note(t, s, frame, piece_begins(t, s, edge), edge - len(s.edges))
 
 
-@_inner
+@njit(**INNER)
 def _takes(t: Tables, s: State, port: int, frame: int, ends_batch: bool) -> bool:
     """Whether a tensor comes at a sink with a frame, other than weights."""
     if s.ports[port].kind == BATCH:
@@ -873,7 +873,7 @@ def _takes(t: Tables, s: State, port: int, frame: int, ends_batch: bool) -> bool
     return bool(s.ports[port].kind == FRAME and _passes(t, s, s.ports[port].edge, frame))
 
 
-@_inner
+@njit(**INNER)
 def _begins(t: Tables, s: State, node: int) -> float:
     """About when a node's next frame begins; `NEVER` if something that it waits for is not known."""
     n = s.nodes[node]
@@ -904,7 +904,7 @@ def _begins(t: Tables, s: State, node: int) -> float:
     return NEVER if room == NEVER else max(begins, room)
 
 
-@_inner
+@njit(**INNER)
 def _room(t: Tables, s: State, node: int) -> float:
     """The cycle from which the FIFOs behind a node have room for all of its next frame when that ends; `NEVER` if that
     is not known.
@@ -935,7 +935,7 @@ def _room(t: Tables, s: State, node: int) -> float:
 # ---- working it out
 
 
-@_inner
+@njit(**INNER)
 def _take(t: Tables, s: State, node: int) -> None:
     """The next frame of a node."""
     n = s.nodes[node]
@@ -963,7 +963,7 @@ def _take(t: Tables, s: State, node: int) -> None:
         look(t, s, n.beside)
 
 
-@_inner
+@njit(**INNER)
 def _receive(t: Tables, s: State, node: int, ends_batch: bool) -> tuple[float, float, float]:
     """What comes at the sinks of a node with its next frame; when the last weight of its version came, in its own
     cycles, and when the first and last elements of all came, in those of the cluster."""
@@ -985,7 +985,7 @@ def _receive(t: Tables, s: State, node: int, ends_batch: bool) -> tuple[float, f
     return weights, first, last
 
 
-@_inner
+@njit(**INNER)
 def _made(t: Tables, s: State, node: int) -> int:
     """A node has made tensors of a frame: from now on in cycles of the cluster.  How many go once a batch."""
     n, done, outstanding = s.nodes[node], -np.inf, 0
@@ -1008,13 +1008,13 @@ def _made(t: Tables, s: State, node: int) -> int:
     return outstanding
 
 
-@_inner
+@njit(**INNER)
 def _rested_for(s: State, edge: int, flow: FloatArray) -> float:
     """When the last element of a tensor passes for which its maker rests."""
     return float(flow[-1] - s.edges[edge].aside * (flow[-1] - flow[0]))
 
 
-@_inner
+@njit(**INNER)
 def _offer(t: Tables, s: State, edge: int, frame: int, flow: FloatArray) -> None:
     """A tensor leaves its producer."""
     e = s.edges[edge]
@@ -1030,7 +1030,7 @@ def _offer(t: Tables, s: State, edge: int, frame: int, flow: FloatArray) -> None
         _look_at(t, s, edge)
 
 
-@_inner
+@njit(**INNER)
 def _come(t: Tables, s: State, edge: int, flow: FloatArray) -> None:
     """A tensor comes to its consumers."""
     e = s.edges[edge]
@@ -1065,7 +1065,7 @@ def _come(t: Tables, s: State, edge: int, flow: FloatArray) -> None:
 # room between them.  Users hold a whole tensor.  What is late is followed against the streams.
 
 
-@_inner
+@njit(**INNER)
 def _take_batch(s: State, node: int, first: float, last: float) -> None:
     """A node that works once a batch takes tensors, element by element of all, by these cycles if what it makes of them
     leaves as it is offered."""
@@ -1076,7 +1076,7 @@ def _take_batch(s: State, node: int, first: float, last: float) -> None:
             e.room_taken = min(1.0, e.room + e.aside)
 
 
-@_inner
+@njit(**INNER)
 def _left(t: Tables, s: State, node: int, edge: int, cycle: float) -> None:
     """The last element of a tensor (-1: there is none) has left the node that made it by this cycle.  If all tensors of
     its batch have, what it took them of has left, too."""
@@ -1099,7 +1099,7 @@ def _left(t: Tables, s: State, node: int, edge: int, cycle: float) -> None:
                 depth += 1
 
 
-@_inner
+@njit(**INNER)
 def _has_left(t: Tables, s: State, node: int, edge: int, cycle: float) -> bool:
     """Whether with this tensor all of a node's batch have left, by some cycles later than they were offered: if so, it
     goes on.

@@ -35,7 +35,7 @@ class Pool:
         return np.concatenate([np.empty(0), *map(np.ravel, self._parts)]).astype(self._kind)
 
 
-class Room:
+class Scratch:
     """Places in an array that is worked in."""
 
     def __init__(self) -> None:
