@@ -22,7 +22,8 @@ change of what a function calls elsewhere.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numba import njit
@@ -30,9 +31,6 @@ from numba import njit
 from dagtrain.rows import Rows, row_type
 from hdl.fixed import FloatArray, IntArray
 from hdl.layers.passage import LONG_AGO
-
-# what is called from here alone: without what calls from Python would take, which is a third of the time of compilation
-INNER = {"cache": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 NEVER = 1e300
 # what comes at a sink: a tensor with every frame; one with the last frame of a batch; the weights of a frame's version,
@@ -203,6 +201,15 @@ class State(NamedTuple):
     counters: IntArray
 
 
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def _inner(function: _Function) -> _Function:
+    """Compiled for those here alone: without what calls from Python want, a quarter of the time of compilation."""
+    options: dict[str, Any] = {"cache": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    return cast(_Function, njit(**options)(function))
+
+
 LENGTH, FULL, WAITED, USED = 0, 1, 2, 3
 COUNTERS = 4
 
@@ -210,21 +217,21 @@ COUNTERS = 4
 # ---- frames and copies
 
 
-@njit(**INNER)
+@_inner
 def _gets(t: Tables, dealt: int, frame: int) -> bool:
     """Whether a frame of the training is the copy's."""
     d = t.dealt[dealt]
     return bool(t.integers[d.turns_at + frame % t.batch % d.turns] == d.copy)
 
 
-@njit(**INNER)
+@_inner
 def _share(t: Tables, dealt: int, frames: int) -> int:
     """How many of the first frames of a batch are the copy's."""
     d = t.dealt[dealt]
     return int(frames // d.turns * d.own + t.integers[d.before_at + frames % d.turns])
 
 
-@njit(**INNER)
+@_inner
 def _dealt_frame(t: Tables, dealt: int, index: int) -> int:
     """Which frame of the training is the copy's frame ``index``."""
     d = t.dealt[dealt]
@@ -232,13 +239,13 @@ def _dealt_frame(t: Tables, dealt: int, index: int) -> int:
     return int(batch * t.batch + place // d.own * d.turns + t.integers[d.own_at + place % d.own])
 
 
-@njit(**INNER)
+@_inner
 def _dealt_index(t: Tables, dealt: int, frame: int) -> int:
     """How many of the frames of the training before this one are the copy's."""
     return int(frame // t.batch * t.dealt[dealt].share + _share(t, dealt, frame % t.batch))
 
 
-@njit(**INNER)
+@_inner
 def _ends_batch(t: Tables, dealt: int, frame: int) -> bool:
     """Whether a frame is the last one of its batch, among those that are dealt so."""
     if dealt < 0:
@@ -246,19 +253,19 @@ def _ends_batch(t: Tables, dealt: int, frame: int) -> bool:
     return bool(_share(t, dealt, frame % t.batch + 1) == t.dealt[dealt].share)
 
 
-@njit(**INNER)
+@_inner
 def _passes(t: Tables, s: State, edge: int, frame: int) -> bool:
     """Whether a frame passes an edge, of which the producer or the consumer has it."""
     return s.edges[edge].dealt < 0 or _gets(t, s.edges[edge].dealt, frame)
 
 
-@njit(**INNER)
+@_inner
 def _version(t: Tables, frame: int) -> int:
     """Updates behind the weights with which a frame is computed."""
     return max(0, (frame - t.staleness) // t.batch)
 
 
-@njit(**INNER)
+@_inner
 def _own_frame(t: Tables, s: State, node: int, frame: int) -> int:
     """The first frame from this one on that a node has work with."""
     if s.nodes[node].per_batch:
@@ -270,7 +277,7 @@ def _own_frame(t: Tables, s: State, node: int, frame: int) -> int:
 # ---- flows
 
 
-@njit(**INNER)
+@_inner
 def _interpolated(counts: FloatArray, elements: FloatArray, cycles: FloatArray, found: FloatArray) -> None:
     """As `numpy.interp`, and long ago where nothing is wanted; fast where counts ascend."""
     last, here = len(elements) - 1, 0
@@ -289,7 +296,7 @@ def _interpolated(counts: FloatArray, elements: FloatArray, cycles: FloatArray, 
             found[index] = slope * (count - elements[here]) + cycles[here]
 
 
-@njit(**INNER)
+@_inner
 def _at(t: Tables, counts_at: int, count: int, marks_at: int, cycles: FloatArray, found: FloatArray) -> None:
     """When so many elements of a flow have passed."""
     if counts_at == marks_at:
@@ -300,14 +307,14 @@ def _at(t: Tables, counts_at: int, count: int, marks_at: int, cycles: FloatArray
         _interpolated(counts, elements, cycles, found)
 
 
-@njit(**INNER)
+@_inner
 def _flow(s: State, port: int) -> FloatArray:
     """Where it is worked out how a tensor passes a port."""
     at = s.ports[port].at
     return s.scratch[at : at + s.ports[port].marks]
 
 
-@njit(**INNER)
+@_inner
 def _passed(t: Tables, s: State, port: int, least: float) -> None:
     """A tensor passes that is offered at its marks as its flow says, the first beat at ``least`` or later."""
     p, flow = s.ports[port], _flow(s, port)
@@ -327,13 +334,13 @@ def take_flow(t: Tables, s: State, port: int, marks_at: int, cycles: FloatArray)
     _passed(t, s, port, p.last + p.beat_cycles)
 
 
-@njit(**INNER)
+@_inner
 def _give(t: Tables, s: State, port: int) -> None:
     """A tensor leaves a source that is offered as its flow says."""
     _passed(t, s, port, s.ports[port].last + s.ports[port].beat_cycles)
 
 
-@njit(**INNER)
+@_inner
 def _wait_for(
     t: Tables, s: State, port: int, counts_at: int, cycles: float, work: float, times: FloatArray, more: FloatArray
 ) -> None:
@@ -367,7 +374,7 @@ def pass_frame(t: Tables, s: State, node: int, weights: float, ends_batch: bool)
         _at_once(t, s, node, weights + n.weight_cycles, ends_batch)
 
 
-@njit(**INNER)
+@_inner
 def hold(s: State, node: int, cycle: float) -> None:
     """The next frame of a node begins no sooner."""
     n = s.nodes[node]
@@ -375,7 +382,7 @@ def hold(s: State, node: int, cycle: float) -> None:
     n.began = max(n.began, cycle - n.cycles_per_frame)
 
 
-@njit(**INNER)
+@_inner
 def _at_once(t: Tables, s: State, node: int, ready: float, ends_batch: bool) -> None:
     n = s.nodes[node]
     # the engine's own work, where it takes longer than to pass the beats, begins no sooner than a frame later
@@ -404,7 +411,7 @@ def _at_once(t: Tables, s: State, node: int, ready: float, ends_batch: bool) -> 
         _give_batch(t, s, node)
 
 
-@njit(**INNER)
+@_inner
 def _give_batch(t: Tables, s: State, node: int) -> None:
     """What leaves once a batch: with what comes so, or after the last frame."""
     n, first, last = s.nodes[node], -np.inf, -np.inf
@@ -424,7 +431,7 @@ def _give_batch(t: Tables, s: State, node: int) -> None:
             _give(t, s, port)
 
 
-@njit(**INNER)
+@_inner
 def _free_for(s: State, node: int, weights: float) -> float:
     """When the engine is free for a frame whose weights came then: a version that is loaded in the place of the one
     before comes when that is out of use, by both engines that read it."""
@@ -439,7 +446,7 @@ def _free_for(s: State, node: int, weights: float) -> float:
     return float(n.free)
 
 
-@njit(**INNER)
+@_inner
 def _in_strips(t: Tables, s: State, node: int, weights: float, ends_batch: bool) -> None:
     n = s.nodes[node]
     free = _free_for(s, node, weights)
@@ -480,7 +487,7 @@ def _in_strips(t: Tables, s: State, node: int, weights: float, ends_batch: bool)
         n.free = clock + n.rest_cycles
 
 
-@njit(**INNER)
+@_inner
 def _hold_up(t: Tables, s: State, port: int, begins: float) -> None:
     """A tensor is taken along by an engine that begins so late: what doesn't wait inside till then, behind that."""
     p, flow = s.ports[port], _flow(s, port)
@@ -516,7 +523,7 @@ def enter(
     return used
 
 
-@njit(**INNER)
+@_inner
 def _reach(t: Tables, s: State, used: FloatArray, calendar: int, begin: int, last: int) -> FloatArray:
     """Makes bins up to the last one.  Of streams in turns, tensors come about in the order of time."""
     c, since = s.calendars[calendar], begin
@@ -543,7 +550,7 @@ def _reach(t: Tables, s: State, used: FloatArray, calendar: int, begin: int, las
     return used
 
 
-@njit(**INNER)
+@_inner
 def _serve(
     used: FloatArray,
     first: int,
@@ -611,7 +618,7 @@ def _serve(
     return first + last + 1
 
 
-@njit(**INNER)
+@_inner
 def _sure(used: FloatArray, way: IntArray, beside: IntArray, room: float) -> float:
     """Words more of a stream that a bin has room for: what others leave, or half at every merge."""
     for node in way[1:]:
@@ -619,7 +626,7 @@ def _sure(used: FloatArray, way: IntArray, beside: IntArray, room: float) -> flo
     return float(room - used[way[-1]])
 
 
-@njit(**INNER)
+@_inner
 def _take_words(
     used: FloatArray, way: IntArray, words: float, beside: IntArray, sides: IntArray, room: float, again: FloatArray
 ) -> bool:
@@ -640,7 +647,7 @@ def _take_words(
     return True
 
 
-@njit(**INNER)
+@_inner
 def _give_back(used: FloatArray, node: int, words: float, sides: IntArray, again: FloatArray) -> None:
     """So many words less of a merge or stream in a bin, of the side first that has more."""
     used[node] -= words
@@ -658,7 +665,7 @@ def _give_back(used: FloatArray, node: int, words: float, sides: IntArray, again
         _give_back(used, less, both, sides, again)
 
 
-@njit(**INNER)
+@_inner
 def _serve_again(
     used: FloatArray, ways: IntArray, lengths: IntArray, beside: IntArray, sides: IntArray, room: float,
     again: FloatArray,
@@ -700,7 +707,7 @@ def leave(t: Tables, s: State, edge: int, frame: int, cycles: FloatArray) -> Non
         s.counters[FULL] = 1
 
 
-@njit(**INNER)
+@_inner
 def _offered(t: Tables, s: State, edge: int) -> FloatArray:
     """When the words of the tensor that crosses, or is the next to, are offered."""
     e = s.edges[edge]
@@ -758,7 +765,7 @@ def carry(t: Tables, s: State, used: FloatArray, edge: int) -> FloatArray:
     return used
 
 
-@njit(**INNER)
+@_inner
 def _pass_stops(
     t: Tables, s: State, used: FloatArray, begin: int, end: int, words: FloatArray, cycles: FloatArray, left: FloatArray
 ) -> FloatArray:
@@ -800,7 +807,7 @@ def arrive(t: Tables, s: State, edge: int, flow: FloatArray) -> int:
 # ---- what can be worked out
 
 
-@njit(**INNER)
+@_inner
 def _before(s: State, a: int, b: int) -> bool:
     """Which of two entries of the heap comes first."""
     if s.heap_frame[a] != s.heap_frame[b]:
@@ -810,14 +817,14 @@ def _before(s: State, a: int, b: int) -> bool:
     return bool(s.heap_which[a] < s.heap_which[b])
 
 
-@njit(**INNER)
+@_inner
 def _swap(s: State, a: int, b: int) -> None:
     s.heap_frame[a], s.heap_frame[b] = s.heap_frame[b], s.heap_frame[a]
     s.heap_time[a], s.heap_time[b] = s.heap_time[b], s.heap_time[a]
     s.heap_which[a], s.heap_which[b] = s.heap_which[b], s.heap_which[a]
 
 
-@njit(**INNER)
+@_inner
 def _note(t: Tables, s: State, frame: int, begins: float, which: int) -> None:
     at = s.counters[LENGTH]
     s.counters[LENGTH] = at + 1
@@ -827,7 +834,7 @@ def _note(t: Tables, s: State, frame: int, begins: float, which: int) -> None:
         at = (at - 1) // 2
 
 
-@njit(**INNER)
+@_inner
 def _next(s: State) -> int:
     """What comes next; it is no longer noted."""
     which, count = int(s.heap_which[0]), s.counters[LENGTH] - 1
@@ -845,7 +852,7 @@ def _next(s: State) -> int:
     return which
 
 
-@njit(**INNER)
+@_inner
 def look(t: Tables, s: State, node: int) -> None:
     """Notes a node's next frame if all that it takes is known."""
     if not s.nodes[node].known:
@@ -855,7 +862,7 @@ def look(t: Tables, s: State, node: int) -> None:
             _note(t, s, s.nodes[node].frame, begins, node)
 
 
-@njit(**INNER)
+@_inner
 def _look_at(t: Tables, s: State, edge: int) -> None:
     """Notes the next piece that crosses the network on an edge."""
     e = s.edges[edge]
@@ -865,7 +872,7 @@ def _look_at(t: Tables, s: State, edge: int) -> None:
         _note(t, s, frame, piece_begins(t, s, edge), edge - len(s.edges))
 
 
-@njit(**INNER)
+@_inner
 def _takes(t: Tables, s: State, port: int, frame: int, ends_batch: bool) -> bool:
     """Whether a tensor comes at a sink with a frame, other than weights."""
     if s.ports[port].kind == BATCH:
@@ -873,7 +880,7 @@ def _takes(t: Tables, s: State, port: int, frame: int, ends_batch: bool) -> bool
     return bool(s.ports[port].kind == FRAME and _passes(t, s, s.ports[port].edge, frame))
 
 
-@njit(**INNER)
+@_inner
 def _begins(t: Tables, s: State, node: int) -> float:
     """About when a node's next frame begins; `NEVER` if something that it waits for is not known."""
     n = s.nodes[node]
@@ -904,7 +911,7 @@ def _begins(t: Tables, s: State, node: int) -> float:
     return NEVER if room == NEVER else max(begins, room)
 
 
-@njit(**INNER)
+@_inner
 def _room(t: Tables, s: State, node: int) -> float:
     """The cycle from which the FIFOs behind a node have room for all of its next frame when that ends; `NEVER` if that
     is not known.
@@ -935,7 +942,7 @@ def _room(t: Tables, s: State, node: int) -> float:
 # ---- working it out
 
 
-@njit(**INNER)
+@_inner
 def _take(t: Tables, s: State, node: int) -> None:
     """The next frame of a node."""
     n = s.nodes[node]
@@ -963,7 +970,7 @@ def _take(t: Tables, s: State, node: int) -> None:
         look(t, s, n.beside)
 
 
-@njit(**INNER)
+@_inner
 def _receive(t: Tables, s: State, node: int, ends_batch: bool) -> tuple[float, float, float]:
     """What comes at the sinks of a node with its next frame; when the last weight of its version came, in its own
     cycles, and when the first and last elements of all came, in those of the cluster."""
@@ -985,7 +992,7 @@ def _receive(t: Tables, s: State, node: int, ends_batch: bool) -> tuple[float, f
     return weights, first, last
 
 
-@njit(**INNER)
+@_inner
 def _made(t: Tables, s: State, node: int) -> int:
     """A node has made tensors of a frame: from now on in cycles of the cluster.  How many go once a batch."""
     n, done, outstanding = s.nodes[node], -np.inf, 0
@@ -1008,13 +1015,13 @@ def _made(t: Tables, s: State, node: int) -> int:
     return outstanding
 
 
-@njit(**INNER)
+@_inner
 def _rested_for(s: State, edge: int, flow: FloatArray) -> float:
     """When the last element of a tensor passes for which its maker rests."""
     return float(flow[-1] - s.edges[edge].aside * (flow[-1] - flow[0]))
 
 
-@njit(**INNER)
+@_inner
 def _offer(t: Tables, s: State, edge: int, frame: int, flow: FloatArray) -> None:
     """A tensor leaves its producer."""
     e = s.edges[edge]
@@ -1030,7 +1037,7 @@ def _offer(t: Tables, s: State, edge: int, frame: int, flow: FloatArray) -> None
         _look_at(t, s, edge)
 
 
-@njit(**INNER)
+@_inner
 def _come(t: Tables, s: State, edge: int, flow: FloatArray) -> None:
     """A tensor comes to its consumers."""
     e = s.edges[edge]
@@ -1065,7 +1072,7 @@ def _come(t: Tables, s: State, edge: int, flow: FloatArray) -> None:
 # room between them.  Users hold a whole tensor.  What is late is followed against the streams.
 
 
-@njit(**INNER)
+@_inner
 def _take_batch(s: State, node: int, first: float, last: float) -> None:
     """A node that works once a batch takes tensors, element by element of all, by these cycles if what it makes of them
     leaves as it is offered."""
@@ -1076,7 +1083,7 @@ def _take_batch(s: State, node: int, first: float, last: float) -> None:
             e.room_taken = min(1.0, e.room + e.aside)
 
 
-@njit(**INNER)
+@_inner
 def _left(t: Tables, s: State, node: int, edge: int, cycle: float) -> None:
     """The last element of a tensor (-1: there is none) has left the node that made it by this cycle.  If all tensors of
     its batch have, what it took them of has left, too."""
@@ -1099,7 +1106,7 @@ def _left(t: Tables, s: State, node: int, edge: int, cycle: float) -> None:
                 depth += 1
 
 
-@njit(**INNER)
+@_inner
 def _has_left(t: Tables, s: State, node: int, edge: int, cycle: float) -> bool:
     """Whether with this tensor all of a node's batch have left, by some cycles later than they were offered: if so, it
     goes on.
