@@ -27,8 +27,9 @@ from dagtrain.passes.fold import fold_graph, weight_groups
 from dagtrain.planning import planner, searcher
 from dagtrain.planning.choices import Pace, chosen_graph, plan_choices, plan_pace
 from dagtrain.planning.ladder import Ladder, NoRoomError
-from dagtrain.planning.levels import never_idle_fps
+from dagtrain.planning.levels import least_cycles, never_idle_fps
 from dagtrain.planning.planner import Planner
+from dagtrain.planning.problem import Problem
 from dagtrain.planning.rate import plan_time
 from dagtrain.planning.realise import RESERVES, Realiser
 from dagtrain.planning.recomputing import Recompute
@@ -754,8 +755,15 @@ def test_what_multipliers_would_do_that_never_idle_is_told_beside_the_plan(
     assert plan.steady_fps < meta["never_idle_fps"]
     # a block of AMD's multiplies once
     once = [replace(one, board=replace(one.board, part=PARTS["XC7VX690T"])) for one in cluster.devices]
-    graph = load_placed_graph(case.workspace)
-    assert never_idle_fps(graph, plan, replace(cluster, devices=tuple(once))) == pytest.approx(a_second / macs / 2)
+    graph, half = load_placed_graph(case.workspace), replace(cluster, devices=tuple(once))
+    assert never_idle_fps(graph, plan, half) == pytest.approx(a_second / macs / 2)
+    # … and searches begin at a pace that they can keep
+    few = [
+        replace(each, devices=tuple(replace(one, board=replace(one.board, dsp=20)) for one in each.devices))
+        for each in (cluster, half)
+    ]
+    fast, slow = (least_cycles(Problem(graph, each, SearchOptions(seed=1), {})) for each in few)
+    assert slow > 1.5 * fast
     assert f"{plan.steady_fps / meta['never_idle_fps']:.1%} of that inside a batch" in told.out
 
 

@@ -12,7 +12,7 @@ from dagtrain.planning.clocks import paces
 from dagtrain.planning.priced import PricedLevel
 from dagtrain.planning.problem import SLOWEST, Problem
 from hdl.errors import FoldingError
-from placement.problem.cluster import Cluster
+from placement.problem.cluster import Board, Cluster
 from placement.problem.instance import RESOURCES
 from placement.problem.plan import Plan
 
@@ -36,7 +36,7 @@ def least_cycles(problem: Problem) -> int:
     """The least T at which the multipliers of all engines fit the cluster.
 
     Raises `FoldingError` where layers can be folded for no T."""
-    return _first_cycles(problem, MULTIPLIERS_PER_DSP * problem.capacity("dsp"))
+    return _first_cycles(problem, _multipliers_there(problem))
 
 
 def fastest_cycles(problem: Problem) -> int:
@@ -48,8 +48,7 @@ def fastest_cycles(problem: Problem) -> int:
 
 def _first_cycles(problem: Problem, most: float) -> int:
     """The least T in steps at which all engines can be folded with so many multipliers at most."""
-    blocks = problem.capacity("dsp")
-    cycles = max(1, math.ceil(macs_per_frame(problem.graph) / (MULTIPLIERS_PER_DSP * max(1, blocks))))
+    cycles = max(1, math.ceil(macs_per_frame(problem.graph) / max(1, _multipliers_there(problem))))
     while True:
         try:
             if multipliers(problem.graph, cycles) <= most:
@@ -60,6 +59,21 @@ def _first_cycles(problem: Problem, most: float) -> int:
         if cycles > SLOWEST:
             return cycles
         cycles = math.ceil(cycles * LADDER_STEP)
+
+
+def _multipliers_there(problem: Problem) -> float:
+    """Multipliers that a plan may use, each as many as it is worth at the cluster's clock."""
+    boards = {device.name: device.board for device in problem.cluster.devices}
+    return sum(
+        _multipliers_in_block(boards[device.name]) * device.dsp * (device.clock_hz or clock) / clock
+        for device in problem.devices
+        for clock in (problem.cluster.clock_hz,)
+    )
+
+
+def _multipliers_in_block(board: Board) -> int:
+    """Of 16-bit operands, in a DSP block."""
+    return MULTIPLIERS_PER_DSP // board.part.dsp_blocks({OPERANDS: MULTIPLIERS_PER_DSP})
 
 
 def macs_per_frame(graph: Graph) -> float:
@@ -74,8 +88,7 @@ def never_idle_fps(graph: Graph, plan: Plan, cluster: Cluster) -> float | None:
     a_second = 0
     for use in plan.devices:
         board = boards[use.device]
-        in_block = MULTIPLIERS_PER_DSP // board.part.dsp_blocks({OPERANDS: MULTIPLIERS_PER_DSP})
-        a_second += in_block * use.dsp_capacity * board.clock_hz
+        a_second += _multipliers_in_block(board) * use.dsp_capacity * board.clock_hz
     macs = macs_per_frame(graph)
     return a_second / macs if macs else None
 
