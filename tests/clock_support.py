@@ -15,8 +15,8 @@ from dagtrain.schedule.ports import BINS_PER_FRAME, KEPT_FRAMES, ONE_STREAM, Cal
 from hdl.layers.base import Layer
 from hdl.layers.passage import LONG_AGO, passage
 
-# tensors that may wait to cross an edge
-WAITING = 8
+# tensors that may wait to cross an edge; numbers for which there is room, of anything
+WAITING, MUCH = 8, 1 << 17
 
 
 class Parts:
@@ -40,12 +40,14 @@ class Parts:
             rows_of(kernel.DEALT, none), self.numbers.joined, self.integers.joined, 1, 0,
             KEPT_FRAMES * BINS_PER_FRAME, False,
         )  # fmt: skip
-        self.used, nothing, whole = self.calendars.words, np.empty((1, 1)), np.empty(1, np.int64)
+        used, nothing, whole = self.calendars.words, np.empty((1, 1)), np.empty(1, np.int64)
         counters = np.zeros(kernel.COUNTERS, np.int64)
-        counters[kernel.USED] = len(self.used)
+        counters[kernel.USED] = len(used)
+        used = np.concatenate([used, np.empty(MUCH)])
         self.state = kernel.State(
             rows_of(kernel.NODE, self.passages.nodes), rows_of(kernel.PORT, self.passages.ports),
-            rows_of(kernel.EDGE, self.edges), self.calendars.rows, np.empty(self.scratch.size), np.empty(self.flows),
+            rows_of(kernel.EDGE, self.edges), self.calendars.rows, np.empty(self.scratch.size), np.empty(MUCH),
+            np.empty((kernel.PIECE_ROWS, MUCH)), np.empty(MUCH), used, np.empty(self.flows),
             nothing, nothing, nothing, whole, np.empty(1), whole, whole, whole, counters,
         )  # fmt: skip
 
@@ -72,7 +74,7 @@ class Layers(Parts):
             self.state.ports["there"][port] = 0
             if sink.port.name in arriving:
                 flow = np.interp(sink.marks, *arriving[sink.port.name])
-                kernel.take_flow(self.tables, self.state, port, int(self.state.ports["marks_at"][port]), flow)
+                kernel.take_flow(self.tables, self.state, port, int(self.state.ports["marks_at"][port]), flow, 1.0)
         kernel.pass_frame(self.tables, self.state, number, float(weights), ends_batch)
         found = {}
         for port, source in enumerate(layer.sources, node["middle"]):
@@ -97,14 +99,16 @@ class Calendar(Parts):
     def enter(self, words: Any, cycles: Any, stream: int = 0) -> Any:
         """When these words have passed."""
         passed = np.zeros(len(words))
-        self.used = kernel.enter(self.tables, self.state, self.used, 0, stream, words, cycles, passed)
+        kernel.enter(self.tables, self.state, 0, stream, words, cycles, passed)
         return passed
 
     @property
     def bins(self) -> Any:
         """Words in each, by stream and merge."""
         row = self.state.calendars[0]
-        return self.used[row["at"] : row["at"] + row["bins"] * row["columns"]].reshape(row["bins"], row["columns"])
+        return self.state.used[row["at"] : row["at"] + row["bins"] * row["columns"]].reshape(
+            row["bins"], row["columns"]
+        )
 
     @property
     def first_cycle(self) -> int:
@@ -144,6 +148,7 @@ class Crossings(Parts):
         kernel.leave(self.tables, self.state, number, 0, cycles)
         while not kernel.through(self.tables, self.state, number):
             assert kernel.piece_begins(self.tables, self.state, number) <= cycles[-1]
-            self.used = kernel.carry(self.tables, self.state, self.used, number)
+            assert kernel.reach(self.tables, self.state, number)
+            kernel.carry(self.tables, self.state, number)
         kernel.arrive(self.tables, self.state, number, flow)
         return flow

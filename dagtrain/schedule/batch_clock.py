@@ -195,16 +195,19 @@ class BatchClock:
             self.numbers.joined, self.integers.joined, self.recipe.batch, self.recipe.staleness,
             KEPT_FRAMES * BINS_PER_FRAME, self.order is Order.OLDEST,
         )  # fmt: skip
-        self.used = calendars.words
+        used = calendars.words
         self.counters = np.zeros(kernel.COUNTERS, np.int64)
-        self.counters[kernel.USED] = len(self.used)
+        self.counters[kernel.USED] = self.counters[kernel.WANTED] = len(used)
         # in a ring of what waits to cross, words of a tensor behind its frame
         self._slots = np.where(edges["hop"] >= 0, ways["counts"][edges["hop"]] + 1 if len(ways) else 0, 0)
         flows = self._ring(edges, "come", edges["marks"], np.arange(len(edges)), np.zeros(0))
         flows = self._ring(edges, "leave", self._slots, np.arange(len(edges)), flows)
         entries = len(nodes) + len(edges) + 1
+        longest = max(ports["marks"].max(), nodes["strips"].max())
+        counts, streams = (rows[name].max(initial=0) for rows, name in ((ways, "counts"), (calendars.rows, "streams")))
         self.state = kernel.State(
-            nodes, ports, edges, calendars.rows, np.empty(self.scratch.size), flows,
+            nodes, ports, edges, calendars.rows, np.empty(self.scratch.size), np.empty(longest),
+            np.empty((kernel.PIECE_ROWS, counts + 2)), np.empty(streams), used, flows,
             np.empty((len(nodes), FIRST_FRAMES)), np.empty((len(edges), FIRST_BATCHES)),
             np.empty((len(edges), FIRST_BATCHES)), np.empty(entries, np.int64), np.empty(entries),
             np.empty(entries, np.int64), np.empty(len(nodes), np.int64), np.empty(len(nodes), np.int64), self.counters,
@@ -226,7 +229,7 @@ class BatchClock:
         while not done:
             self._enlarge()
             assert self.counters[kernel.LENGTH], "a streaming graph waits for nothing that waits for it"
-            self.used, done = kernel.run_batch(self.tables, self.state, self.used, self.batches * self.recipe.batch)
+            done = kernel.run_batch(self.tables, self.state, self.batches * self.recipe.batch)
         found: FloatArray = self.state.ends[:, self.batches - 1]
         return found.copy()
 
@@ -245,7 +248,11 @@ class BatchClock:
         ):
             if full.any():
                 flows = self._ring(edges, ring, slots, np.flatnonzero(full), flows)
+        used, wanted = state.used, int(self.counters[kernel.WANTED])
+        if wanted > len(used):
+            used = np.concatenate([used, np.empty(2 * wanted - len(used))])
         self.state = state._replace(
+            used=used,
             flows=flows,
             done=wider(state.done, state.nodes["done"]),
             versions=wider(state.versions, edges["versions"]),

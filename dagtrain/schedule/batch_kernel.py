@@ -32,6 +32,28 @@ from dagtrain.rows import Rows, row_type
 from hdl.fixed import FloatArray, IntArray
 from hdl.layers.passage import LONG_AGO
 
+Function = TypeVar("Function", bound=Callable[..., Any])
+# numba's arrays count their references at every call and view, which is most of the time of code as fine-grained as
+# this; nothing here makes or drops an array, so it goes without
+OPTIONS: dict[str, Any] = {"cache": True, "_nrt": False, "no_cfunc_wrapper": True}
+INNER = OPTIONS | {"no_cpython_wrapper": True}
+
+
+def kernel(function: Function) -> Function:
+    """A compiled function."""
+    return cast(Function, njit(**OPTIONS)(function))
+
+
+def view(function: Function) -> Function:
+    """A compiled function that gives a part of an array, in the place where it is asked."""
+    return cast(Function, njit(**INNER, inline="always")(function))
+
+
+def inner(function: Function) -> Function:
+    """A compiled function for those here alone: without a way in from Python, which takes long to compile."""
+    return cast(Function, njit(**INNER)(function))
+
+
 NEVER = 1e300
 # what comes at a sink: a tensor with every frame; one with the last frame of a batch; the weights of a frame's version,
 # which left a batch or more before
@@ -180,8 +202,14 @@ class State(NamedTuple):
     ports: Rows
     edges: Rows
     calendars: Rows
-    # flows and strips that are worked out
+    # flows and strips that are worked out; one more of them, as long as the longest; of a piece that crosses the rows
+    # that are named below; words of each stream that have had no turn yet
     scratch: FloatArray
+    more: FloatArray
+    piece: FloatArray
+    again: FloatArray
+    # words of all calendars
+    used: FloatArray
     # rings of flows
     flows: FloatArray
     # node, frame -> when it was done; edge, batch -> when the tensor had come, and when it had passed at the producer
@@ -197,41 +225,36 @@ class State(NamedTuple):
     left_node: IntArray
     left_port: IntArray
     # entries of the heap; whether something is full; whether a node waited for nothing but its weights; words of
-    # calendars that are in use
+    # calendars that are in use, and that are wanted
     counters: IntArray
 
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
-
-
-def _inner(function: _Function) -> _Function:
-    """Compiled for those here alone: without what calls from Python want, a quarter of the time of compilation."""
-    options: dict[str, Any] = {"cache": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    return cast(_Function, njit(**options)(function))
-
-
-LENGTH, FULL, WAITED, USED = 0, 1, 2, 3
-COUNTERS = 4
+LENGTH, FULL, WAITED, USED, WANTED = 0, 1, 2, 3, 4
+COUNTERS = 5
+# rows of `State.piece`: counts of words, those that have not left before, of credits; cycles by which they are offered,
+# ready or there, have passed a stop; of what enters there the cycles from which on, and by which it came
+COUNTS, WORDS, CREDITS, OFFERED, READY, PASSED, ENTERS, CAME = 0, 1, 2, 3, 4, 5, 6, 7
+PIECE_ROWS = 8
 
 
 # ---- frames and copies
 
 
-@_inner
+@inner
 def _gets(t: Tables, dealt: int, frame: int) -> bool:
     """Whether a frame of the training is the copy's."""
     d = t.dealt[dealt]
     return bool(t.integers[d.turns_at + frame % t.batch % d.turns] == d.copy)
 
 
-@_inner
+@inner
 def _share(t: Tables, dealt: int, frames: int) -> int:
     """How many of the first frames of a batch are the copy's."""
     d = t.dealt[dealt]
     return int(frames // d.turns * d.own + t.integers[d.before_at + frames % d.turns])
 
 
-@_inner
+@inner
 def _dealt_frame(t: Tables, dealt: int, index: int) -> int:
     """Which frame of the training is the copy's frame ``index``."""
     d = t.dealt[dealt]
@@ -239,13 +262,13 @@ def _dealt_frame(t: Tables, dealt: int, index: int) -> int:
     return int(batch * t.batch + place // d.own * d.turns + t.integers[d.own_at + place % d.own])
 
 
-@_inner
+@inner
 def _dealt_index(t: Tables, dealt: int, frame: int) -> int:
     """How many of the frames of the training before this one are the copy's."""
     return int(frame // t.batch * t.dealt[dealt].share + _share(t, dealt, frame % t.batch))
 
 
-@_inner
+@inner
 def _ends_batch(t: Tables, dealt: int, frame: int) -> bool:
     """Whether a frame is the last one of its batch, among those that are dealt so."""
     if dealt < 0:
@@ -253,19 +276,19 @@ def _ends_batch(t: Tables, dealt: int, frame: int) -> bool:
     return bool(_share(t, dealt, frame % t.batch + 1) == t.dealt[dealt].share)
 
 
-@_inner
+@inner
 def _passes(t: Tables, s: State, edge: int, frame: int) -> bool:
     """Whether a frame passes an edge, of which the producer or the consumer has it."""
     return s.edges[edge].dealt < 0 or _gets(t, s.edges[edge].dealt, frame)
 
 
-@_inner
+@inner
 def _version(t: Tables, frame: int) -> int:
     """Updates behind the weights with which a frame is computed."""
     return max(0, (frame - t.staleness) // t.batch)
 
 
-@_inner
+@inner
 def _own_frame(t: Tables, s: State, node: int, frame: int) -> int:
     """The first frame from this one on that a node has work with."""
     if s.nodes[node].per_batch:
@@ -277,7 +300,7 @@ def _own_frame(t: Tables, s: State, node: int, frame: int) -> int:
 # ---- flows
 
 
-@_inner
+@inner
 def _interpolated(counts: FloatArray, elements: FloatArray, cycles: FloatArray, found: FloatArray) -> None:
     """As `numpy.interp`, and long ago where nothing is wanted; fast where counts ascend."""
     last, here = len(elements) - 1, 0
@@ -296,25 +319,32 @@ def _interpolated(counts: FloatArray, elements: FloatArray, cycles: FloatArray, 
             found[index] = slope * (count - elements[here]) + cycles[here]
 
 
-@_inner
+@inner
 def _at(t: Tables, counts_at: int, count: int, marks_at: int, cycles: FloatArray, found: FloatArray) -> None:
     """When so many elements of a flow have passed."""
     if counts_at == marks_at:
         # at its own marks, which are above 0
-        found[:] = cycles
+        for mark in range(count):
+            found[mark] = cycles[mark]
     else:
         counts, elements = t.numbers[counts_at : counts_at + count], t.numbers[marks_at : marks_at + len(cycles)]
         _interpolated(counts, elements, cycles, found)
 
 
-@_inner
+@inner
+def _fill(array: FloatArray, value: float) -> None:
+    for index in range(len(array)):
+        array[index] = value
+
+
+@view
 def _flow(s: State, port: int) -> FloatArray:
     """Where it is worked out how a tensor passes a port."""
     at = s.ports[port].at
     return s.scratch[at : at + s.ports[port].marks]
 
 
-@_inner
+@inner
 def _passed(t: Tables, s: State, port: int, least: float) -> None:
     """A tensor passes that is offered at its marks as its flow says, the first beat at ``least`` or later."""
     p, flow = s.ports[port], _flow(s, port)
@@ -326,27 +356,27 @@ def _passed(t: Tables, s: State, port: int, least: float) -> None:
     p.there = 1
 
 
-@njit(cache=True)
-def take_flow(t: Tables, s: State, port: int, marks_at: int, cycles: FloatArray) -> None:
-    """A tensor comes so, at these marks, at a sink."""
-    p = s.ports[port]
-    _at(t, p.marks_at, p.marks, marks_at, cycles, _flow(s, port))
+@kernel
+def take_flow(t: Tables, s: State, port: int, marks_at: int, cycles: FloatArray, factor: float) -> None:
+    """A tensor comes so, at these marks, at a sink; ``factor``: cycles of its device in one."""
+    p, own = s.ports[port], s.more[: len(cycles)]
+    for mark in range(len(cycles)):
+        own[mark] = cycles[mark] * factor
+    _at(t, p.marks_at, p.marks, marks_at, own, _flow(s, port))
     _passed(t, s, port, p.last + p.beat_cycles)
 
 
-@_inner
+@inner
 def _give(t: Tables, s: State, port: int) -> None:
     """A tensor leaves a source that is offered as its flow says."""
     _passed(t, s, port, s.ports[port].last + s.ports[port].beat_cycles)
 
 
-@_inner
-def _wait_for(
-    t: Tables, s: State, port: int, counts_at: int, cycles: float, work: float, times: FloatArray, more: FloatArray
-) -> None:
+@inner
+def _wait_for(t: Tables, s: State, port: int, counts_at: int, cycles: float, work: float, times: FloatArray) -> None:
     """What happens at these times waits until so many elements have come at a sink, and longer."""
-    p = s.ports[port]
-    _at(t, counts_at, len(times), p.marks_at, _flow(s, port), more)
+    more = s.more[: len(times)]
+    _at(t, counts_at, len(times), s.ports[port].marks_at, _flow(s, port), more)
     for index in range(len(times)):
         times[index] = max(times[index], more[index] + cycles + work)
 
@@ -354,7 +384,7 @@ def _wait_for(
 # ---- one layer and frame
 
 
-@njit(cache=True)
+@kernel
 def pass_frame(t: Tables, s: State, node: int, weights: float, ends_batch: bool) -> None:
     """How sources leave with the next frame, whose sinks have come as their flows say.
 
@@ -366,7 +396,7 @@ def pass_frame(t: Tables, s: State, node: int, weights: float, ends_batch: bool)
     if n.first == n.middle:
         # a host that always has the next beat
         for port in range(n.middle, n.end):
-            _flow(s, port)[:] = 0.0
+            _fill(_flow(s, port), 0.0)
             _give(t, s, port)
     elif n.strips:
         _in_strips(t, s, node, weights, ends_batch)
@@ -374,7 +404,7 @@ def pass_frame(t: Tables, s: State, node: int, weights: float, ends_batch: bool)
         _at_once(t, s, node, weights + n.weight_cycles, ends_batch)
 
 
-@_inner
+@inner
 def hold(s: State, node: int, cycle: float) -> None:
     """The next frame of a node begins no sooner."""
     n = s.nodes[node]
@@ -382,7 +412,7 @@ def hold(s: State, node: int, cycle: float) -> None:
     n.began = max(n.began, cycle - n.cycles_per_frame)
 
 
-@_inner
+@inner
 def _at_once(t: Tables, s: State, node: int, ready: float, ends_batch: bool) -> None:
     n = s.nodes[node]
     # the engine's own work, where it takes longer than to pass the beats, begins no sooner than a frame later
@@ -394,12 +424,11 @@ def _at_once(t: Tables, s: State, node: int, ready: float, ends_batch: bool) -> 
         if p.per_batch:
             continue
         offered, made = _flow(s, port), True
-        more = np.empty(len(offered))
-        offered[:] = -np.inf
+        _fill(offered, -np.inf)
         for want in range(p.wants_at, p.wants_end):
             # of what takes frames in turns, the one whose turn it is
             if s.ports[t.wants[want].port].there:
-                _wait_for(t, s, t.wants[want].port, t.wants[want].counts_at, 0.0, 0.0, offered, more)
+                _wait_for(t, s, t.wants[want].port, t.wants[want].counts_at, 0.0, 0.0, offered)
         begins = min(begins, offered[0])
         for mark in range(len(offered)):
             offered[mark] = max(offered[mark], began) + p.latency
@@ -411,7 +440,7 @@ def _at_once(t: Tables, s: State, node: int, ready: float, ends_batch: bool) -> 
         _give_batch(t, s, node)
 
 
-@_inner
+@inner
 def _give_batch(t: Tables, s: State, node: int) -> None:
     """What leaves once a batch: with what comes so, or after the last frame."""
     n, first, last = s.nodes[node], -np.inf, -np.inf
@@ -431,7 +460,7 @@ def _give_batch(t: Tables, s: State, node: int) -> None:
             _give(t, s, port)
 
 
-@_inner
+@inner
 def _free_for(s: State, node: int, weights: float) -> float:
     """When the engine is free for a frame whose weights came then: a version that is loaded in the place of the one
     before comes when that is out of use, by both engines that read it."""
@@ -446,24 +475,24 @@ def _free_for(s: State, node: int, weights: float) -> float:
     return float(n.free)
 
 
-@_inner
+@inner
 def _in_strips(t: Tables, s: State, node: int, weights: float, ends_batch: bool) -> None:
     n = s.nodes[node]
     free = _free_for(s, node, weights)
     clock = max(free, weights + n.weight_cycles)
     n.weights = weights
-    own = s.scratch[n.strips_at : n.strips_at + 3 * n.strips].reshape(3, n.strips)
-    begins, ends, more = own[0], own[1], own[2]
-    begins[:] = LONG_AGO
-    ends[:] = LONG_AGO
+    begins = s.scratch[n.strips_at : n.strips_at + n.strips]
+    ends = s.scratch[n.strips_at + n.strips : n.strips_at + 2 * n.strips]
+    _fill(begins, LONG_AGO)
+    _fill(ends, LONG_AGO)
     for want in range(n.stored_at, n.along_at):
-        _wait_for(t, s, t.wants[want].port, t.wants[want].counts_at, n.begin_cycles, 0.0, begins, more)
+        _wait_for(t, s, t.wants[want].port, t.wants[want].counts_at, n.begin_cycles, 0.0, begins)
     for want in range(n.along_at, n.along_end):
         port = t.wants[want].port
-        _wait_for(t, s, port, t.wants[want].counts_at, n.along_cycles, 0.0, begins, more)
+        _wait_for(t, s, port, t.wants[want].counts_at, n.along_cycles, 0.0, begins)
         if clock > begins[0] and t.wants[want].slow:
             _hold_up(t, s, port, clock - n.along_cycles)
-        _wait_for(t, s, port, t.wants[want].through_at, n.along_cycles, n.along_work, ends, more)
+        _wait_for(t, s, port, t.wants[want].through_at, n.along_cycles, n.along_work, ends)
     n.waited = weights + n.weight_cycles > max(free, begins[0])
     for strip in range(n.strips):
         begins[strip] = max(clock, begins[strip])
@@ -474,9 +503,9 @@ def _in_strips(t: Tables, s: State, node: int, weights: float, ends_batch: bool)
         if p.per_batch:
             if not ends_batch:
                 continue
-            flow[:] = clock + n.result_cycles
+            _fill(flow, clock + n.result_cycles)
         elif n.reordered:
-            flow[:] = ends[-1] + n.result_cycles
+            _fill(flow, ends[-1] + n.result_cycles)
         else:
             for mark in range(len(flow)):
                 strip = int(t.numbers[p.strip_at + mark])
@@ -487,7 +516,7 @@ def _in_strips(t: Tables, s: State, node: int, weights: float, ends_batch: bool)
         n.free = clock + n.rest_cycles
 
 
-@_inner
+@inner
 def _hold_up(t: Tables, s: State, port: int, begins: float) -> None:
     """A tensor is taken along by an engine that begins so late: what doesn't wait inside till then, behind that."""
     p, flow = s.ports[port], _flow(s, port)
@@ -499,32 +528,61 @@ def _hold_up(t: Tables, s: State, port: int, begins: float) -> None:
 # ---- ports of devices, and cables
 
 
-@njit(cache=True)
+@kernel
 def enter(
-    t: Tables, s: State, used: FloatArray, calendar: int, stream: int, words: FloatArray, cycles: FloatArray,
-    passed: FloatArray,
-) -> FloatArray:  # fmt: skip
+    t: Tables, s: State, calendar: int, stream: int, words: FloatArray, cycles: FloatArray, passed: FloatArray
+) -> None:
     """When these words have passed, in ``passed``; ``words``, ascending counts, of which so many have come by
-    ``cycles``, of a stream.  Returns the words of all bins, which may have moved."""
-    c = s.calendars[calendar]
-    cycles = np.maximum(cycles, float(c.first * c.width))
-    begin = max(c.first, int((cycles[0] - words[0]) // c.width))
-    # by then all has passed: bins behind the end, or behind the last word's coming, have nothing else to carry
-    last = max(c.end, int(cycles[-1] // c.width)) + int(words[-1] / c.words) + 4
+    ``cycles``, of a stream.  There is room for them (`reach`)."""
+    c, come = s.calendars[calendar], s.piece[ENTERS, : len(words)]
+    for index in range(len(words)):
+        come[index] = max(cycles[index], float(c.first * c.width))
+    begin = max(c.first, int((come[0] - words[0]) // c.width))
+    last = _last_bin(s, calendar, come[-1], words[-1])
     if last >= c.first + c.bins:
-        used = _reach(t, s, used, calendar, begin, last)
-    bins = used[c.at : c.at + c.bins * c.columns].reshape(c.bins, c.columns)
+        _reach(t, s, calendar, begin, last)
+    bins = s.used[c.at : c.at + c.bins * c.columns].reshape(c.bins, c.columns)
     ways = t.integers[c.ways_at : c.ways_at + c.streams * c.longest].reshape(c.streams, c.longest)
     lengths = t.integers[c.lengths_at : c.lengths_at + c.streams]
     beside = t.integers[c.beside_at : c.beside_at + c.columns]
     sides = t.integers[c.sides_at : c.sides_at + 2 * c.columns].reshape(c.columns, 2)
-    end = _serve(bins, c.first, c.width, c.words, ways, lengths, beside, sides, stream, words, cycles, passed)
+    again, came = s.again[: c.streams], s.piece[CAME]
+    end = _serve(
+        bins, c.first, c.width, c.words, ways, lengths, beside, sides, stream, words, come, passed, again, came
+    )
     c.end = max(c.end, end)
-    return used
 
 
-@_inner
-def _reach(t: Tables, s: State, used: FloatArray, calendar: int, begin: int, last: int) -> FloatArray:
+@inner
+def _last_bin(s: State, calendar: int, cycle: float, words: float) -> int:
+    """By which so many words have passed, of which the last one comes in this cycle: bins behind the end, or behind its
+    coming, have nothing else to carry."""
+    c = s.calendars[calendar]
+    return int(max(c.end, int(cycle // c.width)) + int(words / c.words) + 4)
+
+
+@kernel
+def reach(t: Tables, s: State, edge: int) -> bool:
+    """Whether there is room for the next piece on an edge, wherever it waits."""
+    e = s.edges[edge]
+    h, words = t.hops[e.hop], t.numbers[t.hops[e.hop].ends_at + e.pieces] - e.sent
+    wanted, last = 0, max(e.last, _offered(t, s, edge)[h.counts - 1]) + words * h.word_cycles
+    for stop in range(h.stops_at, h.back_end):
+        calendar = t.stops[stop].calendar
+        if calendar >= 0:
+            c = s.calendars[calendar]
+            # no more credits than words
+            bin = _last_bin(s, calendar, last, words)
+            if bin >= c.first + c.bins:
+                wanted += 2 * max(2 * c.bins, bin + 1 - c.first) * c.columns
+            last = float((bin + 1) * c.width)
+        last += t.stops[stop].cycles
+    s.counters[WANTED] = s.counters[USED] + wanted
+    return bool(s.counters[WANTED] <= len(s.used))
+
+
+@inner
+def _reach(t: Tables, s: State, calendar: int, begin: int, last: int) -> None:
     """Makes bins up to the last one.  Of streams in turns, tensors come about in the order of time."""
     c, since = s.calendars[calendar], begin
     for edge in range(len(s.edges)):
@@ -538,19 +596,14 @@ def _reach(t: Tables, s: State, used: FloatArray, calendar: int, begin: int, las
     if bins > c.space:
         at, c.space = s.counters[USED], 2 * bins
         s.counters[USED] = at + c.space * c.columns
-        if s.counters[USED] > len(used):
-            grown = np.empty(2 * s.counters[USED])
-            grown[: len(used)] = used
-            used = grown
     words = kept * c.columns
     for place in range(words):
-        used[at + place] = used[here + place]
-    used[at + words : at + bins * c.columns] = 0.0
+        s.used[at + place] = s.used[here + place]
+    _fill(s.used[at + words : at + bins * c.columns], 0.0)
     c.at, c.bins, c.first = at, bins, c.first + forgotten
-    return used
 
 
-@_inner
+@inner
 def _serve(
     used: FloatArray,
     first: int,
@@ -564,13 +617,15 @@ def _serve(
     words: FloatArray,
     cycles: FloatArray,
     passed_by: FloatArray,
+    again: FloatArray,
+    came: FloatArray,
 ) -> int:
     """Enters words of a stream that come so, and says by when they have passed; the bin behind the last one that is
     used."""
     count = len(words)
-    came = np.empty(count)
     # words that were given back and have had no turn yet, by stream, and of all
-    again, waiting = np.zeros(len(lengths)), 0.0
+    waiting = 0.0
+    _fill(again, 0.0)
     way = ways[stream, : lengths[stream]]
     come, gone = 0.0, 0.0
     at, coming, going = 0, 0, 0
@@ -578,7 +633,7 @@ def _serve(
     last, alone = bin, len(lengths) == 1
     while going < count or waiting > EXACT:
         if waiting > 0.0 and _serve_again(used[bin], ways, lengths, beside, sides, room, again):
-            last, waiting = max(last, bin), again.sum()
+            last, waiting = max(last, bin), _sum(again)
         if going == count:
             bin += 1
             continue
@@ -602,7 +657,7 @@ def _serve(
             passed = max(0.0, min(_sure(used[bin], way, beside, room), now - gone))
             if passed > 0.0:
                 if _take_words(used[bin], way, passed, beside, sides, room, again):
-                    waiting = again.sum()
+                    waiting = _sum(again)
                 last = max(last, bin)
         while coming < count and now >= words[coming] - NO_WORD:
             came[coming] = begin + min(1.0, max(0.0, (words[coming] - come) / max(now - come, NO_WORD))) * width
@@ -618,7 +673,15 @@ def _serve(
     return first + last + 1
 
 
-@_inner
+@inner
+def _sum(array: FloatArray) -> float:
+    total = 0.0
+    for value in array:
+        total += value
+    return total
+
+
+@inner
 def _sure(used: FloatArray, way: IntArray, beside: IntArray, room: float) -> float:
     """Words more of a stream that a bin has room for: what others leave, or half at every merge."""
     for node in way[1:]:
@@ -626,7 +689,7 @@ def _sure(used: FloatArray, way: IntArray, beside: IntArray, room: float) -> flo
     return float(room - used[way[-1]])
 
 
-@_inner
+@inner
 def _take_words(
     used: FloatArray, way: IntArray, words: float, beside: IntArray, sides: IntArray, room: float, again: FloatArray
 ) -> bool:
@@ -647,7 +710,7 @@ def _take_words(
     return True
 
 
-@_inner
+@inner
 def _give_back(used: FloatArray, node: int, words: float, sides: IntArray, again: FloatArray) -> None:
     """So many words less of a merge or stream in a bin, of the side first that has more."""
     used[node] -= words
@@ -665,7 +728,7 @@ def _give_back(used: FloatArray, node: int, words: float, sides: IntArray, again
         _give_back(used, less, both, sides, again)
 
 
-@_inner
+@inner
 def _serve_again(
     used: FloatArray, ways: IntArray, lengths: IntArray, beside: IntArray, sides: IntArray, room: float,
     again: FloatArray,
@@ -686,12 +749,12 @@ def _serve_again(
 # ---- the network
 
 
-@njit(cache=True)
+@kernel
 def leave(t: Tables, s: State, edge: int, frame: int, cycles: FloatArray) -> None:
     """A tensor is offered so to the network, behind what waits there."""
     e = s.edges[edge]
     h = t.hops[e.hop]
-    whole = np.empty(e.marks)
+    whole = s.more[: e.marks]
     _at(t, h.whole_at, e.marks, e.marks_at, cycles, whole)
     slot = e.leave_at + e.offered % e.leave_size * (h.counts + 1)
     s.flows[slot] = frame
@@ -707,7 +770,7 @@ def leave(t: Tables, s: State, edge: int, frame: int, cycles: FloatArray) -> Non
         s.counters[FULL] = 1
 
 
-@_inner
+@view
 def _offered(t: Tables, s: State, edge: int) -> FloatArray:
     """When the words of the tensor that crosses, or is the next to, are offered."""
     e = s.edges[edge]
@@ -716,88 +779,100 @@ def _offered(t: Tables, s: State, edge: int) -> FloatArray:
     return s.flows[slot + 1 : slot + 1 + counts]
 
 
-@njit(cache=True)
+@kernel
 def piece_begins(t: Tables, s: State, edge: int) -> float:
     """When the next piece of a tensor may leave: its first word is offered, and the last one has left."""
     e = s.edges[edge]
     h = t.hops[e.hop]
-    found = np.empty(1)
-    _interpolated(np.array([e.sent + 1]), t.numbers[h.counts_at : h.counts_at + h.counts], _offered(t, s, edge), found)
+    counts, found = s.piece[COUNTS, :1], s.piece[OFFERED, :1]
+    counts[0] = e.sent + 1
+    _interpolated(counts, t.numbers[h.counts_at : h.counts_at + h.counts], _offered(t, s, edge), found)
     return float(max(found[0], e.last))
 
 
-@njit(cache=True)
-def carry(t: Tables, s: State, used: FloatArray, edge: int) -> FloatArray:
-    """The next piece of a tensor passes.  Returns the words of all calendars, which may have moved."""
+@kernel
+def carry(t: Tables, s: State, edge: int) -> None:
+    """The next piece of a tensor passes, for which there is room (`reach`)."""
     e = s.edges[edge]
-    h, all_offered = t.hops[e.hop], _offered(t, s, edge)
+    h, offered = t.hops[e.hop], _offered(t, s, edge)
     if e.crossing == NEVER:
-        e.crossing = all_offered[0]
-    all_counts = t.numbers[h.counts_at : h.counts_at + h.counts]
-    counts, offered, end = all_counts, all_offered, t.numbers[h.ends_at + e.pieces]
-    if h.pieces > 1 or all_counts[0] > 1:
-        # not all of them, or the first word is in no mark
-        inside = all_counts[(all_counts > e.sent + 1) & (all_counts < end)]
-        first = 1 if e.sent + 1 < end else 0
-        counts = np.empty(first + len(inside) + 1)
-        counts[0] = e.sent + 1
-        counts[first:-1] = inside
-        counts[-1] = end
-        offered = np.empty(len(counts))
-        _interpolated(counts, all_counts, all_offered, offered)
-    words = counts - e.sent
+        e.crossing = offered[0]
+    count, end = _counts(t, s, edge), t.numbers[h.ends_at + e.pieces]
+    counts, words, credits = s.piece[COUNTS, :count], s.piece[WORDS, :count], s.piece[CREDITS, :count]
+    times, ready, passed = s.piece[OFFERED, :count], s.piece[READY, :count], s.piece[PASSED, :count]
+    _interpolated(counts, t.numbers[h.counts_at : h.counts_at + h.counts], offered, times)
     # not before the last word, with so many cycles from one to the next
-    ready, last = np.empty(len(words)), e.last
-    for index in range(len(words)):
+    last = e.last
+    for index in range(count):
+        words[index] = counts[index] - e.sent
+        credits[index] = words[index] / h.credit_batch
         passing = words[index] * h.word_cycles
-        last = max(last, offered[index] - passing)
+        last = max(last, times[index] - passing)
         ready[index] = last + passing
-    passed = np.empty(len(words))
-    used = _pass_stops(t, s, used, h.stops_at, h.back_at, words, ready, passed)
-    e.last = passed[-1]
-    size = h.counts + 2 * h.pieces
-    arrived = s.scratch[e.arrived_at : e.arrived_at + 2 * size].reshape(2, size)
-    arrived[0, e.arrived : e.arrived + len(counts)] = counts
-    arrived[1, e.arrived : e.arrived + len(counts)] = ready
-    e.arrived += len(counts)
-    used = _pass_stops(t, s, used, h.back_at, h.back_end, words / h.credit_batch, ready.copy(), passed)
+    e.last = _pass_stops(t, s, h.stops_at, h.back_at, words, ready, passed)
+    arrived = e.arrived_at + e.arrived
+    for index in range(count):
+        s.scratch[arrived + index] = counts[index]
+        s.scratch[arrived + h.counts + 2 * h.pieces + index] = ready[index]
+    e.arrived += count
+    _pass_stops(t, s, h.back_at, h.back_end, credits, ready, passed)
     e.sent, e.pieces = end, e.pieces + 1
-    return used
 
 
-@_inner
+@inner
+def _counts(t: Tables, s: State, edge: int) -> int:
+    """The counts of words of the next piece at which its passing is kept, in `State.piece`; how many these are."""
+    e = s.edges[edge]
+    h, end, count = t.hops[e.hop], t.numbers[t.hops[e.hop].ends_at + e.pieces], 0
+    # not all of them, or the first word is in no mark
+    first = h.pieces > 1 or t.numbers[h.counts_at] > 1
+    if first and e.sent + 1 < end:
+        s.piece[COUNTS, 0], count = e.sent + 1, 1
+    for place in range(h.counts_at, h.counts_at + h.counts):
+        words = t.numbers[place]
+        if words > e.sent + int(first) and words < end:
+            s.piece[COUNTS, count] = words
+            count += 1
+    s.piece[COUNTS, count] = end
+    return count + 1
+
+
+@inner
 def _pass_stops(
-    t: Tables, s: State, used: FloatArray, begin: int, end: int, words: FloatArray, cycles: FloatArray, left: FloatArray
-) -> FloatArray:
-    """Words pass these stops, one after another, and are behind them by ``cycles``; by ``left`` they have left where
+    t: Tables, s: State, begin: int, end: int, words: FloatArray, cycles: FloatArray, passed: FloatArray
+) -> float:
+    """Words pass these stops, one after another, and are behind them by ``cycles``; when the last one has left where
     they come from."""
+    left = 0.0
     for stop in range(begin, end):
         if t.stops[stop].calendar >= 0:
-            passed = np.empty(len(words))
-            used = enter(t, s, used, t.stops[stop].calendar, t.stops[stop].stream, words, cycles, passed)
+            enter(t, s, t.stops[stop].calendar, t.stops[stop].stream, words, cycles, passed)
             if stop == begin:
-                left[:] = passed
+                left = passed[-1]
             if not t.stops[stop].credits:
                 # credits go on as if none waited where they leave
-                cycles[:] = passed
-        cycles += t.stops[stop].cycles
-    return used
+                for index in range(len(words)):
+                    cycles[index] = passed[index]
+        for index in range(len(words)):
+            cycles[index] += t.stops[stop].cycles
+    return left
 
 
-@njit(cache=True)
+@kernel
 def through(t: Tables, s: State, edge: int) -> bool:
     """Whether all pieces of the tensor that crosses have arrived."""
     return bool(s.edges[edge].pieces == t.hops[s.edges[edge].hop].pieces)
 
 
-@njit(cache=True)
+@kernel
 def arrive(t: Tables, s: State, edge: int, flow: FloatArray) -> int:
     """How the tensor that crossed arrives, and which frame's it is; the next one may cross."""
     e = s.edges[edge]
     h = t.hops[e.hop]
     size = h.counts + 2 * h.pieces
-    arrived = s.scratch[e.arrived_at : e.arrived_at + 2 * size].reshape(2, size)[:, : e.arrived]
-    _interpolated(t.numbers[h.words_at : h.words_at + e.marks], arrived[0], arrived[1], flow)
+    words = s.scratch[e.arrived_at : e.arrived_at + e.arrived]
+    cycles = s.scratch[e.arrived_at + size : e.arrived_at + size + e.arrived]
+    _interpolated(t.numbers[h.words_at : h.words_at + e.marks], words, cycles, flow)
     frame = int(s.flows[e.leave_at + e.left % e.leave_size * (h.counts + 1)])
     e.left += 1
     e.sent, e.pieces, e.arrived, e.crossing = 0.0, 0, 0, NEVER
@@ -807,7 +882,7 @@ def arrive(t: Tables, s: State, edge: int, flow: FloatArray) -> int:
 # ---- what can be worked out
 
 
-@_inner
+@inner
 def _before(s: State, a: int, b: int) -> bool:
     """Which of two entries of the heap comes first."""
     if s.heap_frame[a] != s.heap_frame[b]:
@@ -817,14 +892,14 @@ def _before(s: State, a: int, b: int) -> bool:
     return bool(s.heap_which[a] < s.heap_which[b])
 
 
-@_inner
+@inner
 def _swap(s: State, a: int, b: int) -> None:
     s.heap_frame[a], s.heap_frame[b] = s.heap_frame[b], s.heap_frame[a]
     s.heap_time[a], s.heap_time[b] = s.heap_time[b], s.heap_time[a]
     s.heap_which[a], s.heap_which[b] = s.heap_which[b], s.heap_which[a]
 
 
-@_inner
+@inner
 def _note(t: Tables, s: State, frame: int, begins: float, which: int) -> None:
     at = s.counters[LENGTH]
     s.counters[LENGTH] = at + 1
@@ -834,7 +909,7 @@ def _note(t: Tables, s: State, frame: int, begins: float, which: int) -> None:
         at = (at - 1) // 2
 
 
-@_inner
+@inner
 def _next(s: State) -> int:
     """What comes next; it is no longer noted."""
     which, count = int(s.heap_which[0]), s.counters[LENGTH] - 1
@@ -852,7 +927,7 @@ def _next(s: State) -> int:
     return which
 
 
-@_inner
+@inner
 def look(t: Tables, s: State, node: int) -> None:
     """Notes a node's next frame if all that it takes is known."""
     if not s.nodes[node].known:
@@ -862,7 +937,7 @@ def look(t: Tables, s: State, node: int) -> None:
             _note(t, s, s.nodes[node].frame, begins, node)
 
 
-@_inner
+@inner
 def _look_at(t: Tables, s: State, edge: int) -> None:
     """Notes the next piece that crosses the network on an edge."""
     e = s.edges[edge]
@@ -872,7 +947,7 @@ def _look_at(t: Tables, s: State, edge: int) -> None:
         _note(t, s, frame, piece_begins(t, s, edge), edge - len(s.edges))
 
 
-@_inner
+@inner
 def _takes(t: Tables, s: State, port: int, frame: int, ends_batch: bool) -> bool:
     """Whether a tensor comes at a sink with a frame, other than weights."""
     if s.ports[port].kind == BATCH:
@@ -880,7 +955,7 @@ def _takes(t: Tables, s: State, port: int, frame: int, ends_batch: bool) -> bool
     return bool(s.ports[port].kind == FRAME and _passes(t, s, s.ports[port].edge, frame))
 
 
-@_inner
+@inner
 def _begins(t: Tables, s: State, node: int) -> float:
     """About when a node's next frame begins; `NEVER` if something that it waits for is not known."""
     n = s.nodes[node]
@@ -911,7 +986,7 @@ def _begins(t: Tables, s: State, node: int) -> float:
     return NEVER if room == NEVER else max(begins, room)
 
 
-@_inner
+@inner
 def _room(t: Tables, s: State, node: int) -> float:
     """The cycle from which the FIFOs behind a node have room for all of its next frame when that ends; `NEVER` if that
     is not known.
@@ -942,7 +1017,7 @@ def _room(t: Tables, s: State, node: int) -> float:
 # ---- working it out
 
 
-@_inner
+@inner
 def _take(t: Tables, s: State, node: int) -> None:
     """The next frame of a node."""
     n = s.nodes[node]
@@ -970,7 +1045,7 @@ def _take(t: Tables, s: State, node: int) -> None:
         look(t, s, n.beside)
 
 
-@_inner
+@inner
 def _receive(t: Tables, s: State, node: int, ends_batch: bool) -> tuple[float, float, float]:
     """What comes at the sinks of a node with its next frame; when the last weight of its version came, in its own
     cycles, and when the first and last elements of all came, in those of the cluster."""
@@ -987,12 +1062,12 @@ def _receive(t: Tables, s: State, node: int, ends_batch: bool) -> tuple[float, f
             slot = e.come_at + e.gone % e.come_size * e.marks
             e.gone += 1
             first = max(first, s.flows[slot])
-            take_flow(t, s, port, e.marks_at, s.flows[slot : slot + e.marks] * (1 / n.period))
+            take_flow(t, s, port, e.marks_at, s.flows[slot : slot + e.marks], 1 / n.period)
             last = max(last, p.last * n.period)
     return weights, first, last
 
 
-@_inner
+@inner
 def _made(t: Tables, s: State, node: int) -> int:
     """A node has made tensors of a frame: from now on in cycles of the cluster.  How many go once a batch."""
     n, done, outstanding = s.nodes[node], -np.inf, 0
@@ -1001,7 +1076,8 @@ def _made(t: Tables, s: State, node: int) -> int:
         if not p.there:
             continue
         flow = _flow(s, port)
-        flow *= n.period
+        for mark in range(len(flow)):
+            flow[mark] *= n.period
         if p.edge >= 0 and p.per_batch:
             outstanding += 1
             s.edges[p.edge].offer = _rested_for(s, p.edge, flow)
@@ -1015,13 +1091,13 @@ def _made(t: Tables, s: State, node: int) -> int:
     return outstanding
 
 
-@_inner
+@inner
 def _rested_for(s: State, edge: int, flow: FloatArray) -> float:
     """When the last element of a tensor passes for which its maker rests."""
     return float(flow[-1] - s.edges[edge].aside * (flow[-1] - flow[0]))
 
 
-@_inner
+@inner
 def _offer(t: Tables, s: State, edge: int, frame: int, flow: FloatArray) -> None:
     """A tensor leaves its producer."""
     e = s.edges[edge]
@@ -1037,7 +1113,7 @@ def _offer(t: Tables, s: State, edge: int, frame: int, flow: FloatArray) -> None
         _look_at(t, s, edge)
 
 
-@_inner
+@inner
 def _come(t: Tables, s: State, edge: int, flow: FloatArray) -> None:
     """A tensor comes to its consumers."""
     e = s.edges[edge]
@@ -1072,7 +1148,7 @@ def _come(t: Tables, s: State, edge: int, flow: FloatArray) -> None:
 # room between them.  Users hold a whole tensor.  What is late is followed against the streams.
 
 
-@_inner
+@inner
 def _take_batch(s: State, node: int, first: float, last: float) -> None:
     """A node that works once a batch takes tensors, element by element of all, by these cycles if what it makes of them
     leaves as it is offered."""
@@ -1083,7 +1159,7 @@ def _take_batch(s: State, node: int, first: float, last: float) -> None:
             e.room_taken = min(1.0, e.room + e.aside)
 
 
-@_inner
+@inner
 def _left(t: Tables, s: State, node: int, edge: int, cycle: float) -> None:
     """The last element of a tensor (-1: there is none) has left the node that made it by this cycle.  If all tensors of
     its batch have, what it took them of has left, too."""
@@ -1106,7 +1182,7 @@ def _left(t: Tables, s: State, node: int, edge: int, cycle: float) -> None:
                 depth += 1
 
 
-@_inner
+@inner
 def _has_left(t: Tables, s: State, node: int, edge: int, cycle: float) -> bool:
     """Whether with this tensor all of a node's batch have left, by some cycles later than they were offered: if so, it
     goes on.
@@ -1125,7 +1201,7 @@ def _has_left(t: Tables, s: State, node: int, edge: int, cycle: float) -> bool:
     return True
 
 
-@njit(cache=True)
+@kernel
 def begin(t: Tables, s: State) -> None:
     """Notes all nodes that may begin with their first frame."""
     for node in range(len(s.nodes)):
@@ -1134,14 +1210,12 @@ def begin(t: Tables, s: State) -> None:
         look(t, s, node)
 
 
-@njit(cache=True)
-def run_batch(t: Tables, s: State, used: FloatArray, goal: int) -> tuple[FloatArray, bool]:
-    """Takes all frames before this one through the graph.  Returns the words of all calendars, which may have moved,
-    and whether it is done, or something is full first."""
+@kernel
+def run_batch(t: Tables, s: State, goal: int) -> bool:
+    """Takes all frames before this one through the graph; whether it is done, or something is full first."""
     behind = 0
     for node in range(len(s.nodes)):
         behind += s.nodes[node].frame < goal
-    flow = np.empty(s.edges["marks"].max())
     while behind and s.counters[LENGTH] and not s.counters[FULL]:
         which = _next(s)
         if which >= 0:
@@ -1153,9 +1227,13 @@ def run_batch(t: Tables, s: State, used: FloatArray, goal: int) -> tuple[FloatAr
             continue
         edge = which + len(s.edges)
         s.edges[edge].known = 0
-        used = carry(t, s, used, edge)
-        if through(t, s, edge):
-            arrive(t, s, edge, flow)
-            _come(t, s, edge, flow[: s.edges[edge].marks])
+        if not reach(t, s, edge):
+            s.counters[FULL] = 1
+        else:
+            carry(t, s, edge)
+            if through(t, s, edge):
+                flow = s.more[: s.edges[edge].marks]
+                arrive(t, s, edge, flow)
+                _come(t, s, edge, flow)
         _look_at(t, s, edge)
-    return used, not behind
+    return not behind

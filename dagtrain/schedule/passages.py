@@ -114,5 +114,5 @@ class Passages:
             "stored_at": stored,
             "along_at": along,
             "along_end": len(self.wants),
-            "strips_at": self.scratch.at(3 * len(strips.cycles)),
+            "strips_at": self.scratch.at(2 * len(strips.cycles)),
         }
