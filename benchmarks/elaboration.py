@@ -348,6 +348,6 @@ def report(found: dict[str, Measured]) -> None:
 
 
 if __name__ == "__main__":
-    # this folder's placement.py is not the package
+    # the code that is measured may be that of another tree
     sys.path[0] = os.environ.get("ELABORATION_CODE", str(ROOT))
     main()

@@ -1,9 +1,9 @@
 """How fast and how well placements are found, and how close to proven: one table, the literal model beside ours.
 
-    python -m benchmarks.placement                                   # everything, five seeds: an hour
-    python -m benchmarks.placement --only vgg-mini resnet18 --seeds 1 --seconds 20 --literal-seconds 0
-    python -m benchmarks.placement --scaling build/scaling.svg       # time against layers, devices; 15 min
-    python -m benchmarks.placement --seconds 60 --instances build/networks/*/place/searched-instance.json
+    python -m benchmarks.searching                                   # everything, five seeds: an hour
+    python -m benchmarks.searching --only vgg-mini resnet18 --seeds 1 --seconds 20 --literal-seconds 0
+    python -m benchmarks.searching --scaling build/scaling.svg       # time against layers, devices; 15 min
+    python -m benchmarks.searching --seconds 60 --instances build/networks/*/place/searched-instance.json
 
 Instances are training graphs with the stated cost model of `benchmarks.synthetic` at 200 MHz, devices filled to at most
 85 % of their blocks and 70 % of their DRAM bandwidth. Every run is a process of its own (so its memory can be told),
