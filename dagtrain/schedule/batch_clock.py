@@ -230,6 +230,7 @@ class BatchClock:
             self._enlarge()
             assert self.counters[kernel.LENGTH], "a streaming graph waits for nothing that waits for it"
             done = kernel.run_batch(self.tables, self.state, self.batches * self.recipe.batch)
+            assert self.counters[kernel.USED] <= len(self.state.used), "room is made before anything is entered"
         found: FloatArray = self.state.ends[:, self.batches - 1]
         return found.copy()
 
