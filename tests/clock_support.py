@@ -16,7 +16,7 @@ from hdl.layers.base import Layer
 from hdl.layers.passage import LONG_AGO, passage
 
 # tensors that may wait to cross an edge; numbers for which there is room, of anything
-WAITING, MUCH = 8, 1 << 17
+WAITING, MUCH = 8, 1 << 20
 
 
 class Parts:
@@ -100,6 +100,7 @@ class Calendar(Parts):
         """When these words have passed."""
         passed = np.zeros(len(words))
         kernel.enter(self.tables, self.state, 0, stream, words, cycles, passed)
+        assert self.state.counters[kernel.USED] <= len(self.state.used)
         return passed
 
     @property
