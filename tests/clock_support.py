@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from dagtrain.rows import rows_of
 from dagtrain.schedule import batch_kernel as kernel
 from dagtrain.schedule.network import Hop, Network
 from dagtrain.schedule.passages import Passages, Stream
-from dagtrain.schedule.pools import Pool, Scratch, rows_of
+from dagtrain.schedule.pools import Pool, Scratch
 from dagtrain.schedule.ports import BINS_PER_FRAME, KEPT_FRAMES, ONE_STREAM, Calendars, Merges
 from hdl.layers.base import Layer
 from hdl.layers.passage import LONG_AGO, passage
@@ -126,21 +127,20 @@ class Crossings(Parts):
         self.network, self.elements = Network(hops, BINS_PER_FRAME, self.numbers, self.integers, turns=turns), elements
         self.calendars, self.index = self.network.calendars, {edge: number for number, edge in enumerate(hops)}
         for edge in hops:
-            hop = self.network.way(edge, elements, pieces)
-            counts, ends = (int(self.network.last_way[name]) for name in ("counts", "pieces"))
+            number, way = self.network.way(edge, elements, pieces)
             self.edges.append(
                 {
-                    "hop": hop,
+                    "hop": number,
                     "marks_at": self.numbers.at(elements),
                     "marks": len(elements),
                     "leave_at": self.flows,
                     "leave_size": WAITING,
-                    "arrived_at": self.scratch.at(2 * (counts + 2 * ends)),
+                    "arrived_at": self.scratch.at(2 * int(way["arrivals"])),
                     "crossing": kernel.NEVER,
                     "last": LONG_AGO,
                 }
             )
-            self.flows += WAITING * (counts + 1)
+            self.flows += WAITING * (int(way["counts"]) + 1)
         self.begin()
 
     def cross(self, edge: str, cycles: Any) -> Any:
@@ -149,7 +149,7 @@ class Crossings(Parts):
         kernel.leave(self.tables, self.state, number, 0, cycles)
         while not kernel.through(self.tables, self.state, number):
             assert kernel.piece_begins(self.tables, self.state, number) <= cycles[-1]
-            assert kernel.reach(self.tables, self.state, number)
+            assert kernel.has_room(self.tables, self.state, number)
             kernel.carry(self.tables, self.state, number)
         kernel.arrive(self.tables, self.state, number, flow)
         return flow

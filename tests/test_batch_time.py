@@ -367,6 +367,7 @@ def test_gradient_engines_rest_until_their_sums_have_left(edge: str, credits: in
         ("two of a stretch", "dealt out", 9, 300, 16, False, (5805.941525296723, True), (5784.42361111111, True)),
         ("three", "one", 16, 200, 16, False, (2738.0, True), None),
         ("four of all", "one", 0, 200, 16, False, (4343.0, True), None),
+        ("unlike shares of a layer", "one", 15, 60, 15, False, (787.8333333333339, True), None),
         ("unlike shares of all", "one", 16, 100, 20, False, (1850.0, True), None),
         ("rows of a layer", "one", 16, 200, 16, False, (3221.0013506252435, True), None),
     ],

@@ -63,11 +63,10 @@ def _first_cycles(problem: Problem, most: float) -> int:
 
 def _multipliers_there(problem: Problem) -> float:
     """Multipliers that a plan may use, each as many as it is worth at the cluster's clock."""
-    boards = {device.name: device.board for device in problem.cluster.devices}
+    boards, clock_hz = {device.name: device.board for device in problem.cluster.devices}, problem.cluster.clock_hz
     return sum(
-        _multipliers_in_block(boards[device.name]) * device.dsp * (device.clock_hz or clock) / clock
+        _multipliers_in_block(boards[device.name]) * device.dsp * ((device.clock_hz or clock_hz) / clock_hz)
         for device in problem.devices
-        for clock in (problem.cluster.clock_hz,)
     )
 
 

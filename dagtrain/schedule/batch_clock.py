@@ -11,11 +11,11 @@ from types import MappingProxyType
 import numpy as np
 
 from dagtrain.graph.ir import Graph, Node, is_delayed
-from dagtrain.rows import Rows
+from dagtrain.rows import Rows, rows_of
 from dagtrain.schedule import batch_kernel as kernel
 from dagtrain.schedule.network import Hop, Network
 from dagtrain.schedule.passages import Passages, Stream
-from dagtrain.schedule.pools import Pool, Scratch, rows_of
+from dagtrain.schedule.pools import Pool, Scratch
 from dagtrain.schedule.ports import BINS_PER_FRAME, KEPT_FRAMES
 from hdl.fixed import FloatArray, IntArray
 from hdl.layers.passage import LONG_AGO, passage
@@ -157,14 +157,13 @@ class BatchClock:
         way, users = self.ways[edge], self.graph.consumers.get(edge, ())
         nodes = [self.index[user.name] for user, _ in users]
         source = next(source for source in passage(maker.layer).sources if source.port.name == port)
-        strips, hop = maker.layer.strips, -1
-        if way.hop:
-            hop = self.network.way(edge, source.marks, PIECES if self.order is Order.TURNS else 1)
+        strips, users_at = maker.layer.strips, self.integers.at(np.array(nodes, int))
         row: dict[str, float] = {
             "maker": self.index[maker.name],
-            "users_at": self.integers.at(np.array(nodes, int)),
+            "users_at": users_at,
+            "users_end": users_at + len(nodes),
             "cycles": way.cycles,
-            "hop": hop,
+            "hop": -1,
             "room": way.room,
             "dealt": self._copy(self.graph.dealt_edges.get(edge)),
             "per_batch": source.per_batch,
@@ -178,10 +177,9 @@ class BatchClock:
             "come_size": FIRST_COME,
             "leave_size": FIRST_LEAVE,
         }
-        if hop >= 0:
-            counts, pieces = (int(self.network.last_way[name]) for name in ("counts", "pieces"))
-            row["arrived_at"] = self.scratch.at(2 * (counts + 2 * pieces))
-        row["users_end"] = row["users_at"] + len(nodes)
+        if way.hop:
+            row["hop"], hop = self.network.way(edge, source.marks, PIECES if self.order is Order.TURNS else 1)
+            row["arrived_at"] = self.scratch.at(2 * int(hop["arrivals"]))
         return row
 
     def _begin(self, edges: Rows) -> None:

@@ -22,37 +22,14 @@ change of what a function calls elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from dagtrain.rows import Rows, row_type
+from hdl.compiled import inner, kernel, view
 from hdl.fixed import FloatArray, IntArray
 from hdl.layers.passage import LONG_AGO
-
-Function = TypeVar("Function", bound=Callable[..., Any])
-# numba's arrays count their references at every call and view, which is most of the time of code as fine-grained as
-# this; nothing here makes or drops an array, so it goes without
-OPTIONS: dict[str, Any] = {"cache": True, "_nrt": False, "no_cfunc_wrapper": True}
-INNER = OPTIONS | {"no_cpython_wrapper": True}
-
-
-def kernel(function: Function) -> Function:
-    """A compiled function."""
-    return cast(Function, njit(**OPTIONS)(function))
-
-
-def view(function: Function) -> Function:
-    """A compiled function that gives a part of an array, in the place where it is asked."""
-    return cast(Function, njit(**INNER, inline="always")(function))
-
-
-def inner(function: Function) -> Function:
-    """A compiled function for those here alone: without a way in from Python, which takes long to compile."""
-    return cast(Function, njit(**INNER)(function))
-
 
 NEVER = 1e300
 # what comes at a sink: a tensor with every frame; one with the last frame of a batch; the weights of a frame's version,
@@ -146,6 +123,8 @@ HOP = row_type(
     # of a tensor: for each of its marks the word that it is in; ascending counts of words, the last mark of each, the
     # elements in as many words as each mark is in; the last word of each piece
     words_at=int, counts_at=int, counts=int, last_at=int, whole_at=int, ends_at=int, pieces=int,
+    # counts at which its arrival is kept, at most
+    arrivals=int,
     # where words pass, one after another, the sender's port first, and their credits
     stops_at=int, back_at=int, back_end=int,
 )  # fmt: skip
@@ -405,7 +384,7 @@ def pass_frame(t: Tables, s: State, node: int, weights: float, ends_batch: bool)
 
 
 @inner
-def hold(s: State, node: int, cycle: float) -> None:
+def _hold(s: State, node: int, cycle: float) -> None:
     """The next frame of a node begins no sooner."""
     n = s.nodes[node]
     n.free = max(n.free, cycle)
@@ -533,7 +512,7 @@ def enter(
     t: Tables, s: State, calendar: int, stream: int, words: FloatArray, cycles: FloatArray, passed: FloatArray
 ) -> None:
     """When these words have passed, in ``passed``; ``words``, ascending counts, of which so many have come by
-    ``cycles``, of a stream.  There is room for them (`reach`)."""
+    ``cycles``, of a stream.  There is room for them (`has_room`)."""
     c, come = s.calendars[calendar], s.piece[ENTERS, : len(words)]
     for index in range(len(words)):
         come[index] = max(cycles[index], float(c.first * c.width))
@@ -562,7 +541,7 @@ def _last_bin(s: State, calendar: int, cycle: float, words: float) -> int:
 
 
 @kernel
-def reach(t: Tables, s: State, edge: int) -> bool:
+def has_room(t: Tables, s: State, edge: int) -> bool:
     """Whether there is room for the next piece on an edge, wherever it waits."""
     e = s.edges[edge]
     h, words = t.hops[e.hop], t.numbers[t.hops[e.hop].ends_at + e.pieces] - e.sent
@@ -792,7 +771,7 @@ def piece_begins(t: Tables, s: State, edge: int) -> float:
 
 @kernel
 def carry(t: Tables, s: State, edge: int) -> None:
-    """The next piece of a tensor passes, for which there is room (`reach`)."""
+    """The next piece of a tensor passes, for which there is room (`has_room`)."""
     e = s.edges[edge]
     h, offered = t.hops[e.hop], _offered(t, s, edge)
     if e.crossing == NEVER:
@@ -813,7 +792,7 @@ def carry(t: Tables, s: State, edge: int) -> None:
     arrived = e.arrived_at + e.arrived
     for index in range(count):
         s.scratch[arrived + index] = counts[index]
-        s.scratch[arrived + h.counts + 2 * h.pieces + index] = ready[index]
+        s.scratch[arrived + h.arrivals + index] = ready[index]
     e.arrived += count
     _pass_stops(t, s, h.back_at, h.back_end, credits, ready, passed)
     e.sent, e.pieces = end, e.pieces + 1
@@ -865,18 +844,15 @@ def through(t: Tables, s: State, edge: int) -> bool:
 
 
 @kernel
-def arrive(t: Tables, s: State, edge: int, flow: FloatArray) -> int:
-    """How the tensor that crossed arrives, and which frame's it is; the next one may cross."""
+def arrive(t: Tables, s: State, edge: int, flow: FloatArray) -> None:
+    """How the tensor that crossed arrives; the next one may cross."""
     e = s.edges[edge]
     h = t.hops[e.hop]
-    size = h.counts + 2 * h.pieces
     words = s.scratch[e.arrived_at : e.arrived_at + e.arrived]
-    cycles = s.scratch[e.arrived_at + size : e.arrived_at + size + e.arrived]
+    cycles = s.scratch[e.arrived_at + h.arrivals : e.arrived_at + h.arrivals + e.arrived]
     _interpolated(t.numbers[h.words_at : h.words_at + e.marks], words, cycles, flow)
-    frame = int(s.flows[e.leave_at + e.left % e.leave_size * (h.counts + 1)])
     e.left += 1
     e.sent, e.pieces, e.arrived, e.crossing = 0.0, 0, 0, NEVER
-    return frame
 
 
 # ---- what can be worked out
@@ -928,7 +904,7 @@ def _next(s: State) -> int:
 
 
 @inner
-def look(t: Tables, s: State, node: int) -> None:
+def _look(t: Tables, s: State, node: int) -> None:
     """Notes a node's next frame if all that it takes is known."""
     if not s.nodes[node].known:
         begins = _begins(t, s, node)
@@ -1022,7 +998,7 @@ def _take(t: Tables, s: State, node: int) -> None:
     """The next frame of a node."""
     n = s.nodes[node]
     frame, ends_batch = int(n.frame), _ends_batch(t, n.dealt, n.frame)
-    hold(s, node, _room(t, s, node) / n.period)
+    _hold(s, node, _room(t, s, node) / n.period)
     weights, first, last = _receive(t, s, node, ends_batch)
     pass_frame(t, s, node, weights, ends_batch)
     s.counters[WAITED] |= n.waited
@@ -1038,11 +1014,11 @@ def _take(t: Tables, s: State, node: int) -> None:
         p = s.ports[port]
         if p.there and p.edge >= 0 and (p.per_batch or _passes(t, s, p.edge, frame)):
             _offer(t, s, p.edge, (frame // t.batch + 1) * t.batch - 1 if p.per_batch else frame, _flow(s, port))
-    look(t, s, node)
+    _look(t, s, node)
     for port in range(n.first, n.middle):
-        look(t, s, s.edges[s.ports[port].edge].maker)
+        _look(t, s, s.edges[s.ports[port].edge].maker)
     if n.beside >= 0:
-        look(t, s, n.beside)
+        _look(t, s, n.beside)
 
 
 @inner
@@ -1137,7 +1113,7 @@ def _come(t: Tables, s: State, edge: int, flow: FloatArray) -> None:
             # its user holds all of it
             _left(t, s, e.maker, edge, went)
     for user in range(e.users_at, e.users_end):
-        look(t, s, t.integers[user])
+        _look(t, s, t.integers[user])
 
 
 # ---- when tensors of a batch have left the nodes that make them
@@ -1196,8 +1172,8 @@ def _has_left(t: Tables, s: State, node: int, edge: int, cycle: float) -> bool:
         return False
     n.making = 0
     if n.strips:
-        hold(s, node, n.free + n.late / n.period)
-    look(t, s, node)
+        _hold(s, node, n.free + n.late / n.period)
+    _look(t, s, node)
     return True
 
 
@@ -1207,7 +1183,7 @@ def begin(t: Tables, s: State) -> None:
     for node in range(len(s.nodes)):
         s.nodes[node].frame = _own_frame(t, s, node, 0)
     for node in range(len(s.nodes)):
-        look(t, s, node)
+        _look(t, s, node)
 
 
 @kernel
@@ -1227,7 +1203,7 @@ def run_batch(t: Tables, s: State, goal: int) -> bool:
             continue
         edge = which + len(s.edges)
         s.edges[edge].known = 0
-        if not reach(t, s, edge):
+        if not has_room(t, s, edge):
             s.counters[FULL] = 1
         else:
             carry(t, s, edge)

@@ -18,9 +18,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from dagtrain.rows import Rows
+from dagtrain.rows import Rows, rows_of
 from dagtrain.schedule.batch_kernel import HOP, STOP
-from dagtrain.schedule.pools import Pool, rows_of
+from dagtrain.schedule.pools import Pool
 from dagtrain.schedule.ports import BINS_PER_FRAME, ONE_STREAM, Calendars, Merges
 from hdl.fixed import FloatArray, IntArray
 
@@ -218,8 +218,9 @@ class Network:
             self._stop(self.outputs.get(output, -1), stream, output.cycles)
         self._stop(-1, 0, cycles - sum(output.cycles for output in way))
 
-    def way(self, edge: str, marks: FloatArray, pieces: int) -> int:
-        """The way of an edge whose tensors are kept at these marks and cross in so many pieces at most."""
+    def way(self, edge: str, marks: FloatArray, pieces: int) -> tuple[int, Mapping[str, float]]:
+        """The way of an edge whose tensors are kept at these marks and cross in so many pieces at most: its number, and
+        its row."""
         hop, at = self.hops[edge], self.numbers.at
         words, stops = _words(_Same(marks), hop.word, pieces), len(self._stops)
         self._pass(edge, credit=False)
@@ -236,17 +237,13 @@ class Network:
                 "whole_at": at(words.whole),
                 "ends_at": at(words.ends),
                 "pieces": len(words.ends),
+                "arrivals": len(words.counts) + 2 * len(words.ends),
                 "stops_at": stops,
                 "back_at": back,
                 "back_end": len(self._stops),
             }
         )
-        return len(self._ways) - 1
-
-    @property
-    def last_way(self) -> Mapping[str, float]:
-        """The row of the way that was told last."""
-        return self._ways[-1]
+        return len(self._ways) - 1, self._ways[-1]
 
     @property
     def ways(self) -> Rows:

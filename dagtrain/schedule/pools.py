@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
-from dagtrain.rows import Rows
 
 
 class Pool:
@@ -45,12 +42,3 @@ class Scratch:
         """Where so many more begin."""
         self.size += size
         return self.size - size
-
-
-def rows_of(kind: np.dtype[Any], fields: Sequence[Mapping[str, float]]) -> Rows:
-    """A table with these fields; what is not said is 0."""
-    rows = np.zeros(len(fields), kind)
-    for row, told in zip(rows, fields, strict=True):
-        for name, value in told.items():
-            row[name] = value
-    return rows

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dagtrain.rows import Rows
+from dagtrain.rows import Rows, rows_of
 from dagtrain.schedule.batch_kernel import CALENDAR
-from dagtrain.schedule.pools import Pool, rows_of
+from dagtrain.schedule.pools import Pool
 from hdl.fixed import FloatArray, IntArray
 from hdl.link.format import turns_taken
 

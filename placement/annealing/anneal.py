@@ -16,12 +16,11 @@ function takes in from another.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from hdl.compiled import inlined, kernel
 from placement.annealing.encode import Problem, Start
 from placement.problem.flat import Floats, Ints
 
@@ -83,25 +82,6 @@ def _meets(problem: Problem, state: Start, link: int, overfull: Any) -> bool:
 
 
 # --- the compiled kernel -----------------------------------------------------------------------------------------
-
-Function = TypeVar("Function", bound=Callable[..., Any])
-# numba's arrays count their references at every call and view, which is most of the time of code as fine-grained as
-# this; nothing here makes or drops an array, so it goes without
-OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "_nrt": False, "no_cfunc_wrapper": True}
-# without a way in from Python, which is half of what a function takes to compile that is given dozens of arrays
-INLINED = OPTIONS | {"forceinline": True, "no_cpython_wrapper": True}
-
-
-def kernel(function: Function) -> Function:
-    """A compiled function that makes no arrays."""
-    compiled: Function = njit(**OPTIONS)(function)
-    return compiled
-
-
-def inlined(function: Function) -> Function:
-    """The same as part of those that call it."""
-    compiled: Function = njit(**INLINED)(function)
-    return compiled
 
 
 class State(NamedTuple):
