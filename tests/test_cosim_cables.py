@@ -122,6 +122,7 @@ def test_every_stream_of_a_chain_may_stand_still_for_a_while(tmp_path: Path) -> 
     assert run.mismatches == ()
 
 
+@pytest.mark.slow
 def test_time_over_cables_is_as_told_and_control_alone_takes_as_long(tmp_path: Path) -> None:
     made, graph, latency = tiny_chain(), tiny_net(), 40
     delivered = deliver(made, LIBRARY, tmp_path / "emit")

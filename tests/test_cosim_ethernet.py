@@ -69,7 +69,7 @@ def trained(design: ClusterDesign, folder: Path, faults: Faults, seed: int = 1, 
     network = NetworkModel(
         **{"latency_cycles": 60, "stall_256": 16, "faults": faults, "capture": True, "seed": seed, **options}
     )
-    run = simulate_design(design, LIBRARY, feeds, folder, Simulator.VERILATOR, network, 0, 1, Silent(), optimise=False)
+    run = simulate_design(design, LIBRARY, feeds, folder, Simulator.VERILATOR, network, 0, 1, Silent())
     assert run.mismatches == (), f"seed {seed}"
     assert len(run.losses) == BATCHES * batch
     counted(run, folder)

@@ -48,8 +48,8 @@ MOST_CYCLES, PATIENCE_CYCLES = 4_000, 64
 CLOSE_CYCLES = 3
 # frames a batch of what is compiled, at least, beyond those that fill queues
 LEAST_BATCH = 9
-# examples of each class that are simulated in MyHDL; in Icarus, synthesised, and compiled, for bits and cycles in
-# Verilator; the others only in the slow suite
+# examples of each class that are simulated in MyHDL and Icarus and read by every tool; that are compiled, for bits and
+# cycles in Verilator; the others only in the slow suite
 SOURCE, QUICK = 1, 2
 
 
@@ -148,12 +148,12 @@ def test_verilog_in_verilator_equals_the_golden_model_in_every_bit_under_random_
         assert_equal_bits(case(name), design(name), Backend.VERILATOR, seed)
 
 
-@pytest.mark.parametrize("name", QUICK_FIRST)
+@pytest.mark.parametrize("name", SOURCE_FIRST)
 def test_verilog_in_icarus_equals_the_golden_model_in_every_bit_under_random_stalls(name: str) -> None:
     assert_equal_bits(case(name, 1), design(name, 1), Backend.ICARUS, seed=31)
 
 
-@pytest.mark.parametrize("name", QUICK_FIRST)
+@pytest.mark.parametrize("name", SOURCE_FIRST)
 def test_verilog_shows_no_x_while_inputs_that_are_not_valid_are_x(name: str) -> None:
     inputs, counts = traffic(case(name, 1), design(name, 1))
     check_no_x(design(name, 1), inputs, counts, seed=41)
@@ -189,7 +189,7 @@ def test_measured_cycles_a_frame_are_the_declared_ones(name: str) -> None:
     assert layer.cycles_per_frame == max(engine.cycles_per_frame for engine in engines_of(layer))
 
 
-@pytest.mark.parametrize("name", QUICK_FIRST)
+@pytest.mark.parametrize("name", SOURCE_FIRST)
 def test_verilog_is_accepted_by_every_tool_without_a_warning(name: str, tmp_path: Path) -> None:
     module = converted(name)
     files = [module.write(tmp_path)]
@@ -205,7 +205,7 @@ def test_declared_multipliers_are_those_of_the_circuit(name: str) -> None:
     assert elaborated_contents(circuit.widths, circuit.build).multiplier_count == LAYERS[name].multipliers
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", QUICK_FIRST)
 def test_declared_memories_are_those_of_the_circuit_and_of_the_images(name: str) -> None:
     found = converted(name).images
     declared = {memory.name: (memory.depth, memory.width) for memory in LAYERS[name].memories()}

@@ -261,7 +261,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     text = bench_folder / "rtl" / f"{BENCH}.v"
     switch = 'integer mutant;\ninitial if (!$value$plusargs("mutant=%d", mutant)) mutant = 0;\n'
     text.write_text(text.read_text().replace("wire lost_word;\n", f"wire lost_word;\n{switch}", 1))
-    program = build(bench_folder / "sim", sources, Simulator.VERILATOR, optimise=False)
+    program = build(bench_folder / "sim", sources, Simulator.VERILATOR)
     return Built(bench_folder, program.resolve(), bench, mutants, delivered, design.graph)
 
 
