@@ -315,11 +315,12 @@ def test_a_search_that_was_ended_early_goes_on_from_its_plan(tmp_path: Path, mon
     assert "goes on from this plan" in outcome.out
     early = json.loads((case.out / "place" / "plan.json").read_text())
     assert starts == [None]
-    later = _plan(case, *options, "600")
-    assert starts[1] is not None, "the same problem with another limit goes on"
+    longer = ("600", "--first-fps", f"{early['steady_fps']:.0f}")
+    later = _plan(case, *options, *longer)
+    assert starts[1] is not None, "the same problem goes on with another limit, or to be begun at another pace"
     assert later["throughput_fps"] >= early["throughput_fps"]
-    assert "unchanged" in case.step("place", *options, "600").out
-    assert "goes on" not in case.step("place", *options, "600").out
+    assert "unchanged" in case.step("place", *options, *longer).out
+    assert "goes on" not in case.step("place", *options, *longer).out
     # another problem begins anew
     _plan(case, "--cap", "dsp=0.002", "--time-limit", "5")
     assert starts[2] is None
