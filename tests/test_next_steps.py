@@ -89,3 +89,32 @@ def test_what_something_else_keeps_at_its_pace_is_not_stepped_from(
     worse = replace(plan, bound_cycles_per_frame=plan.cycles_per_frame, any_bound_cycles_per_frame=1)
     with pytest.raises(AssertionError, match="a step is searched"):
         next_steps.next_steps(still, Found(worse, (9,)))
+
+
+@pytest.mark.parametrize(
+    ("bound", "least", "wanted"),
+    [
+        # the plan comes to the fastest level; nearly, by a step of tiles; and not, whose search would go on there
+        (100_000, 1, [[80_000, 99_000], [64_000, 80_000, 99_000]]),
+        (98_000, 1, [[80_000, 99_000], [64_000, 80_000, 99_000]]),
+        (97_000, 1, []),
+        # no faster than multipliers allow, and no level twice
+        (98_000, 90_000, [[90_000, 99_000]]),
+        (98_000, 99_000, []),
+    ],
+)
+def test_levels_faster_than_predicted_are_searched_from_plans_near_the_fastest_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: int, least: int, wanted: list[list[int]]
+) -> None:
+    plan, _ = placed(tmp_path / "one", monkeypatch, huge=1 << 40)
+    plan, searched = replace(plan, cycles_per_frame=100_000, bound_cycles_per_frame=bound), list[list[int]]()
+
+    def better(best: Plan, levels: list[int]) -> Plan:
+        searched.append(levels)
+        # the second one brings nothing, and its bound says that this is not for want of levels
+        cycles = levels[0] if len(searched) == 1 and least == 1 else best.cycles_per_frame
+        return replace(best, cycles_per_frame=cycles, bound_cycles_per_frame=levels[0])
+
+    _, levels = Ladder.faster(SimpleNamespace(better=better), plan, [99_000], least)  # type: ignore[arg-type]
+    assert searched == wanted
+    assert levels == (wanted[-1] if wanted else [99_000])

@@ -229,10 +229,11 @@ class Ladder:
         return best, levels
 
     def faster(self, best: Plan, levels: Sequence[int], least: int) -> tuple[Plan, list[int]]:
-        """Faster levels, as long as nothing but the fastest one priced keeps the plan from being faster.
+        """Faster levels, as long as the plan comes to the fastest one priced, or so near that its step of the tiles
+        before may be what is missing.
 
         Memories hardly grow with the pace, so the prediction can be far too slow where they bind."""
-        while best.bound_cycles_per_frame == best.cycles_per_frame:
+        while best.bound_cycles_per_frame * NEAR_RATIO >= best.cycles_per_frame:
             next_level = max(least, round(best.cycles_per_frame / FASTER_RATIO))
             if next_level >= levels[0]:
                 break
