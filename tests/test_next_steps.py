@@ -118,3 +118,24 @@ def test_levels_faster_than_predicted_are_searched_from_plans_near_the_fastest_o
     _, levels = Ladder.faster(SimpleNamespace(better=better), plan, [99_000], least)  # type: ignore[arg-type]
     assert searched == wanted
     assert levels == (wanted[-1] if wanted else [99_000])
+
+
+def test_levels_between_are_looked_for_before_those_that_are_faster_than_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Levels between may bring a plan near the fastest one that was not when that was priced."""
+    asked: list[str] = []
+
+    def noted(name: str) -> None:
+        method = getattr(Ladder, name)
+        monkeypatch.setattr(Ladder, name, lambda *words: asked.append(name) or method(*words))
+
+    quick_costs(monkeypatch)
+    noted("faster")
+    noted("_finer")
+    case = new_case(tmp_path)
+    assert case.step("import").code == 0
+    outcome = case.step("place")
+    assert outcome.code == 0, outcome.error
+    assert {"faster", "_finer"} == set(asked[1:])
+    assert (asked[0], asked[-1]) == ("faster", "faster"), asked

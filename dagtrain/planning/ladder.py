@@ -47,7 +47,7 @@ LADDER_GROWTHS = 5
 PRICED_NODES, LEAST_STEPS, MOST_STEPS = 900, 2, 5
 # rounds in which levels are put between the proven bound and the plan found
 REFINEMENT_ROUNDS = 2
-# where a level so little faster than the plan brought nothing, one between them is not looked for
+# between a plan and a level so little faster none is looked for, where that brought nothing, but beyond it one is
 NEAR_RATIO = 1.03
 # steps to faster levels than predicted
 FASTER_RATIO = 1.25
@@ -94,6 +94,7 @@ class Ladder:
             best = self.better(best, useful(levels, best, problem.cluster))
             if best.cycles_per_frame == before < nearest * NEAR_RATIO:
                 break
+        best, levels = self.faster(best, levels, least)
         found = next_steps(self, Found(best, tuple(levels)))
         return Found(self.better(found.plan, found.levels, self.searcher.last), found.levels)
 
@@ -229,10 +230,8 @@ class Ladder:
         return best, levels
 
     def faster(self, best: Plan, levels: Sequence[int], least: int) -> tuple[Plan, list[int]]:
-        """Faster levels, as long as the plan comes to the fastest one priced, or so near that its step of the tiles
-        before may be what is missing.
-
-        Memories hardly grow with the pace, so the prediction can be far too slow where they bind."""
+        """Faster levels, as long as the plan is near the fastest one priced: memories hardly grow with the pace, so the
+        prediction can be far too slow where they bind."""
         while best.bound_cycles_per_frame * NEAR_RATIO >= best.cycles_per_frame:
             next_level = max(least, round(best.cycles_per_frame / FASTER_RATIO))
             if next_level >= levels[0]:
