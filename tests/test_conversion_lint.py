@@ -33,7 +33,7 @@ INPUTS = (
 )
 
 
-HEADER = "from myhdl import *\nTABLE = (3, -7, 100, 2**31, 5, -(2**33), 0, 1)\n"
+HEADER = "from myhdl import *\nTABLE = (3, -7, 100, 2**31, 5, -(2**33), 0, 1)\nLARGE = 2**32\n"
 
 
 def block_source(statements: list[str], name: str = "dut") -> str:
@@ -161,6 +161,15 @@ MISCOMPILES = {
     "an untyped local is a 32-bit integer": ("t = s * a\nY.next = t", "an untyped local 't' has 32 signed bits"),
     "a sum is compared in the width of its operands": ("Y.next = (u + v) > w[8:]", "a comparison needs 0 … 510"),
     "an inversion grows ones above": ("Y.next = ~u", "~ of 8 bits is evaluated in 80 bits"),
+    "an index of a narrow local is cut": ("n = intbv(0)[2:]\nn[:] = 3\nY.next = w[n + n]", "an index needs 6 … 6"),
+    "a loop below 0 in an index beside a constant of 2**30 or more": (
+        "for i in range(-1, 1):\n    Y.next[i + 1] = w[i + 4294967296 - 4294967295]",
+        "a negative operand of 32 bits is extended",
+    ),
+    "a loop below 0 in an index beside a number of 2**30 or more": (
+        "for i in range(-1, 1):\n    Y.next[i + 1] = w[i + LARGE - LARGE + 1]",
+        "a negative operand of 32 bits is extended",
+    ),
     "a local slice of a signed signal is as wide as the signal": ("t = a[8:0]\nY.next = t", "has 8 signed bits"),
 }
 
@@ -179,6 +188,8 @@ def test_a_lost_pair_of_parentheses_is_flagged(tmp_path: Path) -> None:
 
 FLAGGED = {
     "Y.next = m[k - 1]": "index may be negative",
+    "for i in range(3):\n    Y.next[i] = w[1 - i]": "index may be negative (-1)",
+    "for i in range(4):\n    Y.next[i] = k[i + 0]": "bit 3 of 3 bits may be selected",
     "Y.next = w[u]": "bit 255 of 16 bits may be selected",
     "Y.next[8:0] = a": "written into a slice",
     "Y.next = TABLE[k] + 1": "whole right side",

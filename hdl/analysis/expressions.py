@@ -285,7 +285,7 @@ class ExpressionAnalysis:
                     return None
                 found.append(low)
             else:
-                number = self._number(name)
+                number = self.number(name)
                 if number is None:
                     return None
                 found.append(number)
@@ -297,7 +297,7 @@ class ExpressionAnalysis:
             value = known.values[key] = self._folded(node)
         return value
 
-    def _number(self, name: str) -> int | None:
+    def number(self, name: str) -> int | None:
         """The number that a name stands for that is no local."""
         try:
             return self._numbers[name]

@@ -21,11 +21,13 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from myhdl import concat, intbv, modbv
-from myhdl._Signal import _isListOfSigs, _Signal
+from myhdl._Signal import _Signal
 
 from hdl.analysis.intervals import GeneratorAnalysis, Interval, Value, declared_range
 
 Report = Callable[[ast.AST, str], None]
+# MyHDL writes numbers below as integers, others with a size and without a sign
+SIGNED_NUMBERS = 2**30
 
 
 class Rule(Enum):
@@ -51,6 +53,26 @@ class Emitted:
     only_width: int | None = None
 
 
+def _counting_names(node: ast.expr) -> tuple[str, ...] | None:
+    """The names in an expression of ``+ - *`` over names and integers that MyHDL takes for signed; None for any other.
+    Worked out once for a node."""
+    try:
+        found: tuple[str, ...] | None = node._counting_names  # type: ignore[attr-defined]
+    except AttributeError:
+        parts = list(ast.walk(node))
+        counting = all(
+            isinstance(part, _COUNTING)
+            or (isinstance(part, ast.Constant) and type(part.value) is int and abs(part.value) < SIGNED_NUMBERS)
+            for part in parts
+        )
+        names = tuple(dict.fromkeys(part.id for part in parts if isinstance(part, ast.Name)))
+        found = node._counting_names = names if counting else None  # type: ignore[attr-defined]
+    return found
+
+
+_COUNTING = (ast.Name, ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.expr_context)
+
+
 class Model:
     """The converter's state for one generator; ``report`` gets what would differ."""
 
@@ -74,10 +96,26 @@ class Model:
 
     def index(self, node: ast.expr) -> None:
         """An index stands alone between brackets, and Python's negative indices don't exist in Verilog."""
+        if self._counted(node):
+            return
         emitted = self.emitted(node, bare=True)
         if emitted.value.low < 0:
             self._report(node, f"index may be negative ({emitted.value.low}): Python counts it from the end")
         self.exact(emitted, "an index")
+
+    def _counted(self, node: ast.expr) -> bool:
+        """Sums and products of loop variables and numbers, as most indices are: all 32 bits and signed in Verilog, so
+        that only what comes out must fit."""
+        names = _counting_names(node)
+        if names is None:
+            return False
+        for name in names:
+            local = self.analysis.locals.get(name)
+            number = self.analysis.number(name) if local is None else 0
+            if number is None or abs(number) >= SIGNED_NUMBERS or (local is not None and not local.loop):
+                return False
+        constant = self.value(node).interval.constant
+        return constant is not None and 0 <= constant < SIGNED_NUMBERS
 
     def exact(self, emitted: Emitted, what: str) -> None:
         """A self-determined operand whose exact value matters."""
@@ -141,7 +179,7 @@ class Model:
             base = self.analysis.object(node.value)
             if isinstance(base, tuple):
                 return True
-            if _isListOfSigs(base):
+            if self.analysis.is_signal_list(base):
                 found = declared_range(base[0])
                 return found is not None and found.interval.signed
         return False
@@ -186,7 +224,7 @@ class Model:
     def number(self, node: ast.expr, number: int) -> Emitted:
         """A constant: 32 bits and signed below 2**30, sized and unsigned from there on."""
         size = abs(number)
-        signed = size < 2**30
+        signed = size < SIGNED_NUMBERS
         width = 32 if signed else math.ceil(math.log(size + 1, 2)) + 1
         leaf = Emitted(node, Interval(size, size), width, signed)
         if number >= 0:
@@ -343,7 +381,7 @@ class Model:
             self._report(node, "a table can only be the whole right side of an assignment")
             self.index(node.slice)
             return Emitted(node, self.value(node).interval, 32, True)
-        elif _isListOfSigs(base):
+        elif self.analysis.is_signal_list(base):
             self.index(node.slice)
             found = declared_range(base[0])
             assert found is not None
@@ -396,5 +434,5 @@ class Model:
         return (
             isinstance(node, ast.Subscript)
             and not isinstance(node.slice, ast.Slice)
-            and bool(_isListOfSigs(self.analysis.object(node.value)))
+            and self.analysis.is_signal_list(self.analysis.object(node.value))
         )

@@ -16,7 +16,7 @@ from typing import Any
 from myhdl._always_seq import _AlwaysSeq
 from myhdl._block import _Block
 from myhdl._instance import _Instantiator
-from myhdl._Signal import Constant, _isListOfSigs
+from myhdl._Signal import Constant
 
 from hdl.analysis.expressions import augmented
 from hdl.analysis.intervals import (
@@ -24,6 +24,7 @@ from hdl.analysis.intervals import (
     GeneratorAnalysis,
     Kind,
     UnknownConstruct,
+    Value,
     Visitor,
     declared_range,
     generators,
@@ -100,6 +101,8 @@ def _name(instance: Any) -> str:
 class _Drivers(Visitor):
     """Two generators that drive one signal: MyHDL notices it for plain signals, but not in lists."""
 
+    kinds = frozenset((Kind.REGISTER_WRITE, Kind.WIRE_WRITE, Kind.MEMORY_WRITE))
+
     def __init__(self) -> None:
         self.current: Any = None
         self.conflicts: set[Finding] = set()
@@ -109,8 +112,6 @@ class _Drivers(Visitor):
 
     def event(self, event: Event) -> None:
         """Remember who writes what."""
-        if event.kind not in (Kind.REGISTER_WRITE, Kind.WIRE_WRITE, Kind.MEMORY_WRITE):
-            return
         for signal in event.target if isinstance(event.target, list) else [event.target]:
             first = self._driver.setdefault(id(signal), self.current)
             self._kept.append(signal)
@@ -129,6 +130,20 @@ class _StatementLint(GeneratorAnalysis):
         super().__init__(block, generator, visitor)
         self._found = found
         self._model = Model(self, self.report)
+        # of expressions of the statement at work, as they were before it
+        self._values: dict[ast.expr, Value] = {}
+
+    def statement(self, node: ast.stmt) -> None:
+        """Values of one before are no longer true."""
+        self._values.clear()
+        super().statement(node)
+
+    def value(self, node: ast.expr) -> Value:
+        """Worked out once for each statement, however many rules ask: of operations nobody is told here."""
+        known = self._values.get(node)
+        if known is None:
+            known = self._values[node] = super().value(node)
+        return known
 
     def report(self, node: ast.AST, message: str) -> None:
         """Add a finding."""
@@ -208,14 +223,14 @@ class _StatementLint(GeneratorAnalysis):
         """Bits of a target, and whether it is part of a vector."""
         if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Subscript):
             members = self.object(target.value.value)
-            if _isListOfSigs(members):
+            if self.is_signal_list(members):
                 self._model.index(target.value.slice)
                 found = declared_range(members[0])
                 assert found is not None
                 return found.bits or 1, False
         if isinstance(target, ast.Subscript):
             base = target.value.value if isinstance(target.value, ast.Attribute) else target.value
-            read = ast.copy_location(ast.Subscript(base, target.slice, ast.Load()), target)
+            read = _read(target, base)
             if isinstance(target.slice, ast.Slice):
                 if target.slice.lower is None and target.slice.upper is None:
                     return self._model.emitted(base).width, False
@@ -242,3 +257,12 @@ class _StatementLint(GeneratorAnalysis):
                 self.report(node, f"an untyped local needs {interval.low} … {interval.high}, beyond a 32-bit integer")
             return
         super().on_augassign(node)
+
+
+def _read(target: ast.Subscript, base: ast.expr) -> ast.Subscript:
+    """The same part of a vector where it is read; the same node each time."""
+    found: ast.Subscript | None = getattr(target, "_read", None)
+    if found is None:
+        found = ast.copy_location(ast.Subscript(base, target.slice, ast.Load()), target)
+        target._read = found  # type: ignore[attr-defined]
+    return found
