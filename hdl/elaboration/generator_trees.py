@@ -10,8 +10,10 @@ bases of its attributes are; so both are kept, and an instance only looks its na
 from __future__ import annotations
 
 import ast
+import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -34,6 +36,15 @@ class Resolved:
     # (name, "input", "output", "inout" or "pass"), each once, in the order in which MyHDL meets them
     uses: tuple[tuple[str, str], ...]
     embedded_func: str | None
+
+    @cached_property
+    def _packed(self) -> bytes:
+        return pickle.dumps(self.tree.body)
+
+    def statements(self) -> list[ast.stmt]:
+        """Of the tree, in a copy of their own."""
+        copied: list[ast.stmt] = pickle.loads(self._packed)
+        return copied
 
 
 # (base, attribute) of every reference, each once, in MyHDL's order; a base that is a reference itself is its position

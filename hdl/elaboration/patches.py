@@ -6,7 +6,8 @@ Speed, with output identical to the byte (the tests compare):
 * caller information without reading source files (``inspect.stack`` reads them for every frame), and blocks without
   their source, which every import of a circuit looked for;
 * the syntax tree of a function is parsed once for each code object, then copied; what an instance of a generator wants
-  to know of it is worked out once for each function (`hdl.elaboration.generator_trees`);
+  to know of it is worked out once for each function (`hdl.elaboration.generator_trees`), and conversion starts from
+  the tree whose references are replaced;
 * the value of a signal is copied as what it is, not by `copy.deepcopy`;
 * lists are told to be lists of signals by the types in them.
 
@@ -86,6 +87,7 @@ _originals: dict[str, Any] = {
     "bits": _bin._int2bitstring,
     "make_ast": _util._makeAST,
     "init_instance": _instance._Instantiator.__init__,
+    "replace_references": _analyze._AttrRefTransformer,
 }
 # how an instance of a generator is made
 _make_instance: Callable[..., None] = _originals["init_instance"]
@@ -101,6 +103,8 @@ def _install_speed() -> None:
     for module in _AST_USERS:
         if hasattr(module, "_makeAST"):
             module._makeAST = _cached_ast
+    _instance._makeAST = _outline
+    _analyze._AttrRefTransformer = _KnownReferences
 
 
 @contextmanager
@@ -115,6 +119,7 @@ def without_speed_patches() -> Iterator[None]:
     for module in _AST_USERS:
         if hasattr(module, "_makeAST"):
             module._makeAST = _slow_ast
+    _analyze._AttrRefTransformer = _originals["replace_references"]
     try:
         yield
     finally:
@@ -224,6 +229,26 @@ def _init_instance(self: Any, genfunc: Any, callinfo: Any) -> None:
 def resolved_tree(function: Any, symbols: dict[str, Any]) -> Resolved:
     """The tree of a generator's function where names mean ``symbols``: `hdl.elaboration.generator_trees.resolved`."""
     return resolved(function, symbols, _cached_ast)
+
+
+def _outline(function: Callable[..., Any]) -> ast.Module:
+    """The tree of a generator as conversion first asks for it: `_KnownReferences` puts the statements in."""
+    outline: Any = ast.Module(body=[], type_ignores=[])
+    outline.function = function
+    return outline  # type: ignore[no-any-return]
+
+
+class _KnownReferences:
+    """Stands for the walk that replaces references in the tree of a generator, before conversion reads it."""
+
+    def __init__(self, outline: Any) -> None:
+        self._symbols = outline.symdict
+
+    def visit(self, outline: Any) -> None:
+        """Statements whose references are replaced; names for them among the symbols, as MyHDL leaves them."""
+        found = resolved_tree(outline.function, self._symbols)
+        outline.sourcefile, outline.lineoffset = found.tree.sourcefile, found.tree.lineoffset
+        outline.body = found.statements()
 
 
 # -------------------------------------------------------------------------------------- moving slices
