@@ -28,7 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,6 +70,54 @@ POSTER: dict[str, tuple[float, float]] = {
 }
 # share of the DSP blocks that the cluster files allow, and what one multiplication a block leaves of it
 DSP_CAP, MACS_A_BLOCK = 0.85, 2
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What a plan comes to."""
+
+    # frames/s
+    steady_fps: float
+    training_fps: float
+    # of the levels priced; of any folding; what multipliers would do that never idle
+    bound_fps: float
+    any_bound_fps: float
+    never_idle_fps: float
+    # between FPGAs
+    streams: int
+    # of all devices together
+    dsp_share: float
+    m20k_share: float
+    alm_share: float
+    place_seconds: float
+    # rather than ended by its limit
+    finished: bool
+
+    @classmethod
+    def of(cls, plan: Mapping[str, Any]) -> Planned:
+        """From what `dagtrain place --json` prints, or leaves in its folder."""
+        dsp, m20k, alm = (
+            sum(use[resource] for use in plan["devices"]) / sum(use[f"{resource}_capacity"] for use in plan["devices"])
+            for resource in ("dsp", "m20k", "alm")
+        )
+        return cls(
+            steady_fps=plan["steady_fps"],
+            training_fps=plan["throughput_fps"],
+            bound_fps=plan["bound_fps"],
+            any_bound_fps=plan["any_bound_fps"],
+            never_idle_fps=plan["never_idle_fps"],
+            streams=len(plan["crossings"]),
+            dsp_share=dsp,
+            m20k_share=m20k,
+            alm_share=alm,
+            place_seconds=plan["seconds"],
+            finished=plan["finished"],
+        )
+
+    @property
+    def shares(self) -> str:
+        """Of what all devices have, in words."""
+        return f"{self.dsp_share:.0%} DSP, {self.m20k_share:.0%} M20K, {self.alm_share:.0%} ALM"
 
 
 @dataclass(frozen=True)
@@ -125,21 +173,22 @@ def run(case: str, out: Path, numbers: Sequence[object], asked: tuple[str, ...])
     ]
     if placed.error:
         return [*lines, f"  place {placed.seconds:.0f} s: {placed.error}"]
-    plan = placed.result["place"]
-    used = {
-        resource: sum(use[resource] for use in plan["devices"])
-        / sum(use[f"{resource}_capacity"] for use in plan["devices"])
-        for resource in ("dsp", "m20k", "alm")
-    }
+    plan = Planned.of(placed.result["place"])
     lines += [
-        f"  place {placed.seconds:.0f} s, {placed.memory:.1f} GiB: {plan['throughput_fps']:,.0f} frames/s in training; "
-        f"inside a batch {plan['steady_fps']:,.1f}, proven bound {plan['bound_fps']:,.1f}, "
-        f"gap {plan['steady_gap']:.1%}; {len(plan['crossings'])} streams between FPGAs",
-        f"  {plan['steady_fps'] / plan['never_idle_fps']:.1%} of {plan['never_idle_fps']:,.0f}, what multipliers "
+        f"  place {placed.seconds:.0f} s, {placed.memory:.1f} GiB: {plan.training_fps:,.0f} frames/s in training; "
+        f"inside a batch {plan.steady_fps:,.1f}, proven bound {plan.bound_fps:,.1f}, "
+        f"gap {1 - plan.steady_fps / plan.bound_fps:.1%}; {plan.streams} streams between FPGAs",
+        f"  {plan.steady_fps / plan.never_idle_fps:.1%} of {plan.never_idle_fps:,.0f}, what multipliers "
         "would do that never idle",
-        "  in use: " + ", ".join(f"{share:.0%} {resource.upper()}" for resource, share in used.items()),
-        *(f"  {layer} in {parts} parts" for layer, parts in plan["splits"].items()),
+        "  in use: " + plan.shares,
+        *(f"  {layer} in {parts} parts" for layer, parts in placed.result["place"]["splits"].items()),
     ]
+    return [*lines, *emitted(out)]
+
+
+def emitted(out: Path) -> list[str]:
+    """Generate and lint the Verilog twice; the lines of the table."""
+    lines = []
     with tempfile.TemporaryDirectory() as cache:
         for label in ("cold", "from cache"):
             shutil.rmtree(out / "emit", ignore_errors=True)

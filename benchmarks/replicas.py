@@ -6,7 +6,8 @@ The same graph with so many copies of all layers, without normalisation: in one 
 all cores, and in a process a copy, a step each in turn, so that other load on the machine meets all.  Losses and the
 state in the end have the same bits.  1 if the last is not 1.7 times as fast as the first, by medians.
 Beside them the network without copies, in one process on all cores, whose losses have the same bits if copies
-exchange exact sums.
+exchange exact sums; and what the machine itself allows: networks of their own in as many processes, a core and their
+share of the frames each, that exchange nothing and train one after another, or all at once.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import argparse
 import itertools
+import multiprocessing
 import statistics
 import sys
 import time
@@ -25,8 +27,9 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -79,10 +82,16 @@ def compared(options: argparse.Namespace, batch: int) -> bool:
     every = f"{len(cores)} cores"
     names = ["one process, one core", f"one process, {every}", f"{options.replicas} processes", f"no copies, {every}"]
     batches = itertools.cycle(data.batches(batch, 1, 0))
-    with Team(graph, options.replicas, LocalRunner(options.replicas), address_towards(None)) as team:
+    shared = replace(recipe, batch=batch // options.replicas)
+    with (
+        Apart(options.replicas, shared, data) as apart,
+        Team(graph, options.replicas, LocalRunner(options.replicas), address_towards(None)) as team,
+    ):
         executors = [Executor(graph), Executor(graph), team, Executor(insert_forks(plain))]
         emulators = [Emulator(executor.graph, executor=executor) for executor in executors]
         seconds: list[list[float]] = [[] for _ in names]
+        in_turn: list[float] = []
+        at_once: list[float] = []
         losses: list[list[float]] = [[] for _ in names]
         # the first turns compile kernels and warm caches
         for index in itertools.islice(batches, options.turns + UNTIMED):
@@ -91,17 +100,81 @@ def compared(options: argparse.Namespace, batch: int) -> bool:
                     start = time.perf_counter()
                     losses[number].append(emulator.train_batch(data, index).loss)
                     seconds[number].append(time.perf_counter() - start)
+            in_turn.append(apart.in_turn())
+            at_once.append(apart.at_once())
         states = [state(executor) for executor in executors[:3]]
     print(f"ResNet-18 at 32x32, {options.replicas} copies, {options.exchange}, batches of {batch}: milliseconds a step")
     print(f"{'':24}  median   quartiles")
-    for name, times in zip(names, seconds, strict=True):
+    names += [f"{options.replicas} networks, in turn", f"{options.replicas} networks at once"]
+    for name, times in zip(names, [*seconds, in_turn, at_once], strict=True):
         first, median, third = (1e3 * each for each in statistics.quantiles(times[UNTIMED:]))
         print(f"{name:24}{median:8.0f}{first:8.0f}{third:8.0f}")
-    one, several = (statistics.median(times[UNTIMED:]) for times in (seconds[0], seconds[2]))
+    one, several, turns, once = (
+        statistics.median(times[UNTIMED:]) for times in (seconds[0], seconds[2], in_turn, at_once)
+    )
     print(f"{one / several:.2f} times as fast as one process on one core, wanted {WANTED}")
+    print(
+        f"networks that exchange nothing are {turns / once:.2f} times as fast at once as in turn: the machine's bound"
+    )
     equal = all(found == losses[0] for found in losses) and states[0] == states[1] == states[2]
     print("the same losses and states, bit for bit\n" if equal else "OTHER BITS\n", flush=True)
     return equal and one / several >= WANTED
+
+
+class Apart:
+    """Networks without copies, in a process and on a core each."""
+
+    def __init__(self, processes: int, recipe: Recipe, data: Dataset) -> None:
+        cores = sorted(os.sched_getaffinity(0))
+        spawn = multiprocessing.get_context("spawn")
+        self._pipes: list[Connection] = []
+        self._children = []
+        for index in range(processes):
+            here, there = spawn.Pipe()
+            words = there, cores[index % len(cores)], recipe, data
+            self._pipes.append(here)
+            self._children.append(spawn.Process(target=_train, args=words, daemon=True))
+
+    def __enter__(self) -> Self:
+        for child in self._children:
+            child.start()
+        for pipe in self._pipes:
+            pipe.recv()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for child in self._children:
+            child.terminate()
+            child.join()
+
+    def in_turn(self) -> float:
+        """Seconds of a step of each, one after another."""
+        start = time.perf_counter()
+        for pipe in self._pipes:
+            pipe.send(None)
+            pipe.recv()
+        return time.perf_counter() - start
+
+    def at_once(self) -> float:
+        """Seconds until all have taken a step."""
+        start = time.perf_counter()
+        for pipe in self._pipes:
+            pipe.send(None)
+        for pipe in self._pipes:
+            pipe.recv()
+        return time.perf_counter() - start
+
+
+def _train(pipe: Connection, core: int, recipe: Recipe, data: Dataset) -> None:
+    """Take a step whenever it is asked for."""
+    os.sched_setaffinity(0, {core})
+    executor = Executor(insert_forks(training(recipe, data)))
+    emulator = Emulator(executor.graph, executor=executor)
+    pipe.send(None)
+    for index in itertools.cycle(data.batches(recipe.batch, 1, 0)):
+        pipe.recv()
+        emulator.train_batch(data, index)
+        pipe.send(None)
 
 
 def training(recipe: Recipe, data: Dataset) -> Graph:

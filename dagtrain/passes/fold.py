@@ -83,13 +83,13 @@ def weight_tiles(
     chosen: dict[str, Tile] = {}
     of = _cycles_of(graph, cycles)
     for group in weight_groups(graph):
-        lead = next((node for node in group if next(node.layer.tiles(of[node.name]), None) is not None), None)
+        lead = next((node for node in group if node.layer.has_tile(of[node.name])), None)
         if lead is None:
             continue
         lead = min((node for node in group if type(node.layer) is type(lead.layer)), key=lambda node: of[node.name])
         pace = of[lead.name]
         paces = {node.name: of[node.name] if is_engine(node.layer) else pace for node in group}
-        tiled = [node for node in group if next(node.layer.tiles(paces[node.name]), None) is not None]
+        tiled = [node for node in group if node.layer.has_tile(paces[node.name])]
         offered = lead.layer.tiles(pace, parts)
         others = [node for node in tiled if node is not lead]
         tile = next((tile for tile in offered if all(n.layer.suits(tile, paces[n.name]) for n in others)), None)
@@ -102,4 +102,4 @@ def weight_tiles(
 
 def _is_too_slow(node: Node, cycles: int) -> bool:
     """Whether it is an engine that no tile makes so fast; folded without one, it says so."""
-    return is_engine(node.layer) and next(node.layer.tiles(cycles), None) is None
+    return is_engine(node.layer) and not node.layer.has_tile(cycles)

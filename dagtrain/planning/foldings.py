@@ -145,7 +145,7 @@ class Foldings:
     def _group(self, group: Sequence[Node]) -> dict[str, Mapping[str, Sequence[Configuration]]]:
         """Configurations of a weight group's nodes, by part, for every tile; none where they have no tile."""
         parts = self.prices.parts
-        lead = next((node for node in group if next(node.layer.tiles(ANY_PACE), None) is not None), None)
+        lead = next((node for node in group if node.layer.has_tile(ANY_PACE)), None)
         if lead is None:
             return {}
         likes = {node.name: self._like(node) for node in group}
@@ -225,7 +225,7 @@ def _untied(menu: Mapping[str, Sequence[Configuration]]) -> dict[str, list[Confi
 
 def _homes(layer: Layer) -> dict[Home, Layer]:
     """A layer with its memory at every home it can have; nothing for one that follows the tile of others."""
-    if next(layer.tiles(ANY_PACE), None) is None and not layer.is_store:
+    if not layer.has_tile(ANY_PACE) and not layer.is_store:
         return {}
     return {Home.LENT: layer} if layer.borrowed else own_homes(layer)
 

@@ -46,6 +46,10 @@ class Timing(Shape):
         del cycles, parts
         return iter(())
 
+    def has_tile(self, cycles: int) -> bool:
+        """Whether there is any of `tiles`."""
+        return next(self.tiles(cycles), None) is not None
+
     def suits(self, tile: Tile, cycles: int) -> bool:
         """Whether a tile is one of `tiles`."""
         return tile in self.tiles(cycles)

@@ -262,6 +262,10 @@ class WindowEngine(Windowed):
         buffers the least share of a part's blocks, of multipliers and memory together, comes first."""
         return (tile for tile in self._ordered(parts) if self.suits(tile, cycles))
 
+    def has_tile(self, cycles: int) -> bool:
+        """Whether any is so fast, in whatever order they come; the largest are tried first."""
+        return any(self.suits(tile, cycles) for tile in reversed(self._paces))
+
     def suits(self, tile: Tile, cycles: int) -> bool:
         """Whether a tile is one of `tiles`: neither it nor any port is slower."""
         least = self.least_cycles(tile)
