@@ -7,12 +7,14 @@ import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from myhdl import ResetSignal, Signal, Simulation, always, always_comb, always_seq, block, delay, instance, intbv
 
-from hdl.analysis.intervals import Event, Kind, UnknownConstruct, Visitor, analyse
-from hdl.convert.lint import lint
+from hdl.analysis.intervals import Event, GeneratorAnalysis, Kind, UnknownConstruct, Visitor, analyse
+from hdl.convert.expression_model import Model
+from hdl.convert.lint import _Drivers, _StatementLint, lint
 from hdl.convert.tools import compile_icarus, run_tool
 from hdl.convert.verilog import convert
 from hdl.errors import ConversionError
@@ -278,6 +280,50 @@ def random_statement(rng: random.Random) -> str:
         return f"t = {text}\nY.next = t"
     # the first write is overwritten; it is there to have the range of the expression checked
     return f"Y.next = {text}\nt = intbv(0, min=-(1 << 78), max=1 << 78)\nt[:] = {text}\nY.next = t >> 1"
+
+
+INDICES = ("i", "i + 1", "i - 1", "7 - i", "2 * i", "i * i - 2", "i + 4294967296 - 4294967295", "i + k", "i // 2", "3")
+
+
+def random_loop(rng: random.Random) -> str:
+    """Statements whose indices count, many of them out of bounds in some round."""
+    low = rng.choice([-2, 0, 0, 1])
+    index, other = rng.choice(INDICES), rng.choice(INDICES)
+    width = rng.choice([1, 2, 5])
+    read = rng.choice([f"m[{index}]", f"w[{index}]", f"w[{index} + {width}:{index}]", f"(i {rng.choice('+-*')} a)"])
+    target = rng.choice(["Y.next", f"Y.next[{other}]", f"Y.next[{other} + {width}:{other}]"])
+    text = f"{read} {rng.choice('+-*&|')} {random_expression(rng, rng.choice([0, 1]))}"
+    lines = [f"{target} = {text}"]
+    if rng.random() < 0.3:
+        lines = [f"if {rng.choice(['i', 'k'])} == {rng.choice('123')}:", f"    {lines[0]}"]
+    if rng.random() < 0.3:
+        lines = ["t[:] = i", f"{target} = t + {text}"]
+    declared = "t = intbv(0, min=-4, max=16)\n" if "t[:]" in lines[0] else ""
+    return f"{declared}for i in range({low}, {rng.choice([3, 5, 8])}):\n" + "\n".join(f"    {line}" for line in lines)
+
+
+@pytest.mark.parametrize("seed", [1, 2, *(pytest.param(n, marks=pytest.mark.slow) for n in range(3, 13))])
+def test_what_is_worked_out_once_a_statement_is_judged_as_if_it_were_not(seed: int, tmp_path: Path) -> None:
+    """Values that are kept, events that nobody wants, and indices that only count, change no finding."""
+    rng = random.Random(seed)
+    statements = [random_loop(rng) for _ in range(60)] + [random_statement(rng) for _ in range(30)]
+    module = load(tmp_path, "\n".join(block_source([text], f"dut{i}") for i, text in enumerate(statements)))
+
+    def judged() -> list[list[str]]:
+        with fresh_simulator():
+            return [list(map(str, lint(elaborate(module, 1, f"dut{i}")[0]))) for i in range(len(statements))]
+
+    found = judged()
+    with (
+        patch.object(Model, "_counted", lambda *_: False),
+        patch.object(_StatementLint, "value", GeneratorAnalysis.value),
+        patch.object(_Drivers, "kinds", None),
+        patch.object(_Drivers, "event", lambda *_: None),
+    ):
+        slowly = judged()
+    assert 20 <= sum(map(bool, found)) <= 80, f"seed {seed}: hardly any is flagged, or all are"
+    for statement, one, other in zip(statements, found, slowly, strict=True):
+        assert one == other, f"seed {seed}: {statement}"
 
 
 class ResultRange(Visitor):
