@@ -4,7 +4,7 @@
     python -m benchmarks.levers resnet18             # plan anew, from nothing; 1 if it trains slower than its row says
     python -m benchmarks.levers resnet18 --write     # … and let the row say what it comes to now, here and in the docs
     python -m benchmarks.levers resnet18 --emit      # … and generate its Verilog twice, from an empty cache and from it
-    python -m benchmarks.levers resnet18 --known build/networks/resnet18 --write   # a plan that is there
+    python -m benchmarks.levers resnet18 --known build/networks/resnet18 --by 561594aa   # a plan that this commit made
 
 All of them take hours, a core each: `dagtrain place` ends by the limit that its row names, on a slow machine with a
 plan that a faster one betters.  So a row says whether its search came to its end, and which commit planned it.
@@ -107,7 +107,7 @@ def main(words: Sequence[str] | None = None) -> int:
             continue
         if options.emit:
             print("\n".join(emitted(options.out / case)), flush=True)
-        rows[case] = Known(commit(), found)
+        rows[case] = Known(options.by or commit(), found)
         if options.write:
             write_text(STORE, json.dumps({each: asdict(rows[each]) for each in ROWS if each in rows}, indent=1) + "\n")
             write_text(DOCS, page(DOCS.read_text(), rows))
@@ -192,12 +192,13 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--write", action="store_true", help=f"keep what they come to, in {STORE.name} and in the docs")
     parser.add_argument("--emit", action="store_true", help="generate and lint the Verilog too")
     parser.add_argument("--known", type=Path, help="a folder with the plan of the one row named, instead of planning")
+    parser.add_argument("--by", help="the commit that made it")
     options = parser.parse_args(words)
     unknown = [case for case in options.rows if case not in ROWS]
     if unknown:
         parser.error(f"unknown: {', '.join(unknown)}; rows are {', '.join(ROWS)}")
-    if options.known is not None and len(options.rows) != 1:
-        parser.error("--known is the plan of one row, which must be named")
+    if (options.known is None) != (options.by is None) or (options.known is not None and len(options.rows) != 1):
+        parser.error("--known is the plan of one row, which must be named, and --by says what made it")
     return options
 
 

@@ -433,21 +433,24 @@ class Update(ParameterLayer):
 
     def images(self, state: State) -> dict[str, list[int]]:
         """Master and momentum in stream order."""
-        order = self.stream_order("w")
-        master, momentum = (in_order(state[name].reshape(-1), order) for name in ("master", "momentum"))
         table = {} if self.rates is None else {"rates": self.rates.words}
         if self.state is not Home.ON_CHIP:
             return {"state": pack(self._state_codes(state), self.state_fixed.width, self.w_lanes), **table}
+        master, momentum = self._in_order(state)
         return {
             **table,
             "master": pack(master, self.master_fixed.width, self.w_lanes),
             "momentum": pack(momentum, self.momentum_width, self.w_lanes),
         }
 
+    def _in_order(self, state: State) -> tuple[IntArray, IntArray]:
+        """Master and momentum as a stream has them."""
+        order = self.stream_order("w")
+        return in_order(state["master"].reshape(-1), order), in_order(state["momentum"].reshape(-1), order)
+
     def _state_codes(self, state: State) -> IntArray:
         """Elements of `state_fixed` in stream order."""
-        order = self.stream_order("w")
-        master, momentum = (in_order(state[name].reshape(-1), order) for name in ("master", "momentum"))
+        master, momentum = self._in_order(state)
         low = master & ((1 << self.master_fixed.width) - 1)
         codes: IntArray = low | (momentum & ((1 << self.momentum_width) - 1)) << self.master_fixed.width
         return codes
