@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -100,13 +101,14 @@ def main(words: Sequence[str] | None = None) -> int:
     options = parse(words)
     rows, good = known(), True
     for case in options.rows:
-        found = plan_row(case, options.out / case) if options.known is None else there(options.known)
+        folder = options.known or options.out / case
+        found = plan_row(case, folder) if options.known is None else there(folder)
         good &= not isinstance(found, str) and verdict(case, found, rows.get(case))
         if isinstance(found, str):
             print(f"{case}: {found}", flush=True)
             continue
         if options.emit:
-            print("\n".join(emitted(options.out / case)), flush=True)
+            print("\n".join(emitted(folder)), flush=True)
         rows[case] = Known(options.by or commit(), found)
         if options.write:
             write_text(STORE, json.dumps({each: asdict(rows[each]) for each in ROWS if each in rows}, indent=1) + "\n")
@@ -117,6 +119,8 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def plan_row(case: str, out: Path) -> Planned | str:
     """From nothing; the planner's message where there is no plan."""
+    # `dagtrain place` would go on from a plan that is there
+    shutil.rmtree(out, ignore_errors=True)
     _, placed = planned(case, (*CASES[case][2], *ROWS[case].options.split()), out, NUMBERS)
     return placed.error or Planned.of(placed.result["place"])
 

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import levers
 from benchmarks.levers import LOST, MARKS, ROWS, Known, known, page, table, verdict
-from benchmarks.networks import CASES, Planned
+from benchmarks.networks import CASES, Planned, Step
 from hdl.errors import DagtrainError
 
 USE = {"dsp": 10, "dsp_capacity": 40, "m20k": 7, "m20k_capacity": 10, "alm": 30, "alm_capacity": 100}
@@ -49,6 +49,20 @@ def test_a_plan_that_is_there_has_the_numbers_of_its_files(tmp_path: Path) -> No
     (tmp_path / "place" / "plan.json").write_text(json.dumps(PLAN))
     (tmp_path / "place" / "place.json").write_text(json.dumps(RECORD))
     assert levers.there(tmp_path) == FOUND
+
+
+def test_a_row_is_planned_from_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan of a run before is gone when planning begins, which would go on from it."""
+    (tmp_path / "resnet18" / "place").mkdir(parents=True)
+    step = Step(1.0, 1.0, {"place": {**PLAN, **RECORD}}, "", 1.0)
+
+    def planned(case: str, further: object, out: Path, numbers: object) -> tuple[Step, Step]:
+        del case, further, numbers
+        assert not out.exists()
+        return step, step
+
+    monkeypatch.setattr(levers, "planned", planned)
+    assert levers.plan_row("resnet18", tmp_path / "resnet18") == FOUND
 
 
 @pytest.mark.parametrize(

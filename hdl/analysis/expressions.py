@@ -50,7 +50,7 @@ class Kind(IntEnum):
 
 
 # each writes anew: none is `repeated`
-_WRITES = frozenset((Kind.REGISTER_WRITE, Kind.WIRE_WRITE, Kind.MEMORY_WRITE))
+WRITES = frozenset((Kind.REGISTER_WRITE, Kind.WIRE_WRITE, Kind.MEMORY_WRITE))
 
 
 class Event(NamedTuple):
@@ -230,7 +230,7 @@ class ExpressionAnalysis:
             self.visitor.unwanted()
             return
         repeated = False
-        if kind not in _WRITES:
+        if kind not in WRITES:
             key = (kind, self._key(node))
             repeated = key in self._seen
             self._seen.add(key)

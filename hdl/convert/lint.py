@@ -18,11 +18,10 @@ from myhdl._block import _Block
 from myhdl._instance import _Instantiator
 from myhdl._Signal import Constant
 
-from hdl.analysis.expressions import augmented
+from hdl.analysis.expressions import WRITES, augmented
 from hdl.analysis.intervals import (
     Event,
     GeneratorAnalysis,
-    Kind,
     UnknownConstruct,
     Value,
     Visitor,
@@ -101,7 +100,7 @@ def _name(instance: Any) -> str:
 class _Drivers(Visitor):
     """Two generators that drive one signal: MyHDL notices it for plain signals, but not in lists."""
 
-    kinds = frozenset((Kind.REGISTER_WRITE, Kind.WIRE_WRITE, Kind.MEMORY_WRITE))
+    kinds = WRITES
 
     def __init__(self) -> None:
         self.current: Any = None
