@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dagtrain.cosim.cluster import simulate_cluster
+from dagtrain.cosim.network import read_counts
 from dagtrain.cosim.simulator import Simulator
 from dagtrain.emission.delivered import Delivered
 from dagtrain.emission.design import ClusterDesign, design_cluster
@@ -31,6 +35,7 @@ from hdl.cache import cache_folder
 from hdl.convert.control import ControlSlicer, Solution
 from hdl.errors import DagtrainError
 from hdl.recipe import Recipe
+from hdl.simulate.models.ethernet import Faults
 from tests.cosim_support import (
     BATCH,
     CYCLES,
@@ -44,17 +49,19 @@ from tests.cosim_support import (
     tiny_net,
 )
 from tests.test_cosim_dram import streaming, use
+from tests.test_cosim_ethernet import OFTEN
 from tests.test_ethernet_emission import ethernet
 
 LIBRARY = ModuleLibrary(cache_folder() / "modules")
 BATCHES = 3
+NO_FAULTS = Faults()
 
 
-def options(seed: int, stall_256: int, batches: int = BATCHES) -> ExactOptions:
-    """A network, hosts and memories that stall."""
+def options(seed: int, stall_256: int, batches: int = BATCHES, faults: Faults = NO_FAULTS) -> ExactOptions:
+    """A network, hosts and memories that stall, and what befalls frames."""
     return ExactOptions(
         batches=batches,
-        network=NetworkModel(latency_cycles=50, stall_256=stall_256, seed=seed),
+        network=NetworkModel(latency_cycles=50, stall_256=stall_256, seed=seed, faults=faults),
         memory=MemoryModel(stall_256=stall_256, seed=seed),
         host_stall_256=stall_256,
         seed=seed,
@@ -66,13 +73,14 @@ def exactly(delivered: Delivered, design: ClusterDesign, folder: Path, how: Exac
     return simulate_exactly(delivered, design.graph, LIBRARY, folder / "exact", how, Silent(), optimise=False)
 
 
-def check(design: ClusterDesign, folder: Path, *runs: tuple[int, int]) -> ExactRun:
-    """Every record comes in the cycle in which it comes in the whole, for each (seed, stalls in 256 cycles)."""
+def check(design: ClusterDesign, folder: Path, *runs: tuple[int, int], faults: Faults = NO_FAULTS) -> ExactRun:
+    """Every record comes in the cycle in which it comes in the whole, for each (seed, stalls in 256 cycles), and every
+    frame of an Ethernet meets with the same."""
     delivered = deliver(design, LIBRARY, folder / "emit")
     graph = design.graph
     feeds = [synthetic_feeds(graph, graph.recipe.batch, 3 + batch) for batch in range(BATCHES)]
     for seed, stall_256 in runs:
-        how = options(seed, stall_256)
+        how = options(seed, stall_256, faults=faults)
         whole = simulate_cluster(
             delivered, graph, LIBRARY, feeds, folder / "bench", Simulator.VERILATOR, how.network, stall_256, seed,
             Silent(), optimise=False, memory=how.memory,
@@ -81,6 +89,7 @@ def check(design: ClusterDesign, folder: Path, *runs: tuple[int, int]) -> ExactR
         run = exactly(delivered, design, folder, how)
         assert run.log.frame_cycles == whole.frame_cycles, f"seed {seed}"
         assert run.log.cycles == whole.cycles, f"seed {seed}"
+        assert (read_counts(folder / "exact") if whole.pairs else ()) == whole.pairs, f"seed {seed}"
     # of what carries data nothing is left
     for device in delivered.devices:
         left = run.control.device(device)
@@ -115,10 +124,38 @@ def test_a_tiny_cluster_s_records_come_in_the_same_cycles_with_stalls_and_dram(t
     assert told.binds.kind in (Bound.ENGINE, Bound.CABLE)
 
 
-def test_what_goes_over_ethernet_is_refused(tmp_path: Path) -> None:
-    design = tiny_design(LIBRARY, net=tiny_net(), dram=DramUse(), ethernet=ethernet())
+def framed(*, host: bool, clocked: Mapping[str, tuple[float, int]] | None = None, **how: Any) -> ClusterDesign:
+    """The tiny cluster on an Ethernet, on which its host is too, or at ports of its own."""
+    told = replace(ethernet(host), clocked=clocked or {})
+    return tiny_design(LIBRARY, net=tiny_net(), dram=DramUse(), ethernet=told, **how)
+
+
+def test_over_a_bad_ethernet_frames_are_lost_and_records_come_in_the_same_cycles(tmp_path: Path) -> None:
+    seed = random.randrange(1 << 15)
+    print(f"seed {seed}")
+    run = check(framed(host=True), tmp_path, (seed, 16), faults=OFTEN)
+    pairs = read_counts(tmp_path / "exact")
+    for name in ("lost", "doubled", "reordered", "corrupted", "again"):
+        assert sum(getattr(pair, name) for pair in pairs) > 0, name
+    names = {(cable.source, cable.target): cable.bits for cable in run.simulation.cables}
+    assert names.keys() >= {("alpha", "beta"), ("beta", "alpha"), ("host", "alpha")}
+    assert sum(names.values()) == 8 * sum(pair.sent_bytes for pair in pairs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("faults", [NO_FAULTS, OFTEN], ids=["good", "bad"])
+def test_over_an_ethernet_with_clocks_of_its_own_records_come_in_the_same_cycles(
+    tmp_path: Path, faults: Faults
+) -> None:
+    design = framed(host=False, clocked={"beta": (156.25, 128)}, periods={"beta": Fraction(200, 250)})
+    check(design, tmp_path, (1, 0), (2, 64), faults=faults)
+
+
+@pytest.mark.parametrize("net", ["words", "frames"])
+def test_state_that_is_loaded_by_a_stream_is_refused(tmp_path: Path, net: str) -> None:
+    design = framed(host=True, state_access=True) if net == "frames" else tiny_design(LIBRARY, state_access=True)
     delivered = deliver(design, LIBRARY, tmp_path / "emit")
-    message = "^simulate --level exact: alpha: what goes over Ethernet is checked by sums over all its bits, .*; beta: "
+    message = "^simulate --level exact: alpha: its state is loaded by a stream, .*; beta: "
     with pytest.raises(DagtrainError, match=message):
         exactly(delivered, design, tmp_path, options(1, 0))
 

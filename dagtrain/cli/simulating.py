@@ -126,14 +126,20 @@ def simulate(
     ] = None,
     latency: Latency = 200,
     seed: Seed = 1,
+    loss: Rate = 0.0,
+    duplicate: Rate = 0.0,
+    reorder: Rate = 0.0,
+    corrupt: Rate = 0.0,
+    link_down: LinkDown = None,
 ) -> Jobs:
     """How fast the cluster trains, simulated without the values that it computes: frames/s, idle multipliers, bits on
     cables, what fills and drains around batches."""
     return (
         lambda net: net.simulate(
-            level=level, batches=batches, frames=frames, stall=stall, latency_cycles=latency, seed=seed
+            level=level, batches=batches, frames=frames, stall=stall, latency_cycles=latency, seed=seed,
+            loss=loss, duplicate=duplicate, reorder=reorder, corrupt=corrupt, link_down=tuple(link_down or ()),
         ),
-    )
+    )  # fmt: skip
 
 
 def debug(

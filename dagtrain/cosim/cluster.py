@@ -68,6 +68,9 @@ from hdl.tensor import Kind as Edges
 
 Feeds = Mapping[str, npt.NDArray[Any]]
 
+# what the host's port of the switch is called
+HOST_NAME = "host"
+
 # stretches for which a port may stay shut before the pipeline is called deadlocked
 HELD_STRETCHES = 24
 # intervals of the pipeline that pass between the last weights and the dump of the state
@@ -163,6 +166,18 @@ def framed_devices(delivered: Delivered) -> tuple[str, ...]:
     return tuple(device.manifest.device for device in delivered.devices if device.manifest.ethernet)
 
 
+def port_names(delivered: Delivered) -> list[str]:
+    """Of the switch's ports: devices, then the host; none where there is no switch."""
+    framed = framed_devices(delivered)
+    return [*framed, HOST_NAME] if framed else []
+
+
+def port_bits_per_cycle(delivered: Delivered, network: NetworkModel) -> Fraction:
+    """What a port of the switch carries each way."""
+    first = next(port for device in delivered.devices if (port := device.manifest.ethernet))
+    return Fraction(first.word_bits * network.words, network.cycles)
+
+
 def check_simulator(delivered: Delivered, simulator: Simulator) -> None:
     """Raises `DagtrainError` where it has no switch for what devices send."""
     framed = framed_devices(delivered)
@@ -214,14 +229,13 @@ def write_network(folder: Path, delivered: Delivered, network: NetworkModel) -> 
     """What the switch of a run in a folder reads; returns what the bench is told besides."""
     ports = [device.manifest.ethernet for device in delivered.devices]
     macs = {port.own.address.mac: number for number, port in enumerate(filter(None, ports))}
-    first = next(filter(None, ports))
-    host = host_of(first)
+    host = host_of(next(filter(None, ports)))
     if host is not None:
         macs[host.mac] = len(macs)
     switch = EthernetSwitch(
         ports=macs,
         latency=network.latency_cycles,
-        bits_per_cycle=Fraction(first.word_bits * network.words, network.cycles),
+        bits_per_cycle=port_bits_per_cycle(delivered, network),
         faults=network.faults,
         seed=network.seed,
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dagtrain.cosim.cluster import framed_devices
+from dagtrain.cosim.cluster import framed_devices, port_names
 from dagtrain.cosim.compare import ClusterRun
 from dagtrain.cosim.network import PairCounts, write_capture
 from dagtrain.cosim.resets import RESET_CYCLES
@@ -18,13 +18,11 @@ from hdl.simulate.models.ethernet import RATES, Faults
 
 # in the step's folder
 CAPTURE = "capture.pcapng"
-# what the host's port of the switch is called
-HOST_NAME = "host"
 
 
 @dataclass(frozen=True, kw_only=True)
-class NetworkOptions:
-    """What the user said of the network between Ethernet ports."""
+class FaultOptions:
+    """What the user said of what happens to frames on their way."""
 
     # of a frame
     loss: float = 0.0
@@ -33,10 +31,6 @@ class NetworkOptions:
     corrupt: float = 0.0
     # as "fpga1:2000:12000": port of a device, or of the host; first cycle, and the one behind the last
     link_down: tuple[str, ...] = ()
-    # as "fpga1@50000": a device, and the cycle in which it is reset by nobody's word but its own
-    reset: tuple[str, ...] = ()
-    # write every frame to a file
-    pcap: bool = False
 
     def network_problems(self) -> list[str]:
         """What is wrong without a look at the cluster."""
@@ -50,18 +44,13 @@ class NetworkOptions:
                 _cut(text)
             except ValueError:
                 found.append(f"--link-down {text} is not PORT:FIRST:END, as fpga1:2000:12000")
-        for text in self.reset:
-            name, _, cycle = text.rpartition("@")
-            if not (name and cycle.isdecimal()):
-                found.append(f"--reset {text} is not DEVICE@CYCLE, as fpga1@50000")
         return found
 
     @property
     def said(self) -> list[str]:
         """Options that only frames have a use for."""
         rates = [f"--{name}" for name in RATES if getattr(self, name)]
-        others = {"--link-down": self.link_down, "--reset": self.reset, "--pcap": self.pcap}
-        return [*rates, *(name for name, said in others.items() if said)]
+        return [*rates, *(["--link-down"] if self.link_down else [])]
 
     def faults(self, delivered: Delivered) -> Faults:
         """What the switch does.  Raises `DagtrainError` where there is none, or it has no such port."""
@@ -80,6 +69,31 @@ class NetworkOptions:
             down=tuple((names.index(name), first, end) for name, first, end in down),
         )
 
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkOptions(FaultOptions):
+    """What the user said of the network between Ethernet ports, and wants to see of it."""
+
+    # as "fpga1@50000": a device, and the cycle in which it is reset by nobody's word but its own
+    reset: tuple[str, ...] = ()
+    # write every frame to a file
+    pcap: bool = False
+
+    def network_problems(self) -> list[str]:
+        """See the base class."""
+        found = super().network_problems()
+        for text in self.reset:
+            name, _, cycle = text.rpartition("@")
+            if not (name and cycle.isdecimal()):
+                found.append(f"--reset {text} is not DEVICE@CYCLE, as fpga1@50000")
+        return found
+
+    @property
+    def said(self) -> list[str]:
+        """See the base class."""
+        others = {"--reset": self.reset, "--pcap": self.pcap}
+        return [*super().said, *(name for name, said in others.items() if said)]
+
     def resets(self, delivered: Delivered) -> tuple[tuple[int, int, int], ...]:
         """Port of a device, first cycle and the one behind the last.  Raises `DagtrainError` for what is no device."""
         names = framed_devices(delivered)
@@ -96,12 +110,6 @@ def _cut(text: str) -> tuple[str, int, int]:
     if not name or not 0 <= int(first) < int(end):
         raise ValueError(text)
     return name, int(first), int(end)
-
-
-def port_names(delivered: Delivered) -> list[str]:
-    """Of the switch's ports: devices, then the host; none where there is no switch."""
-    framed = framed_devices(delivered)
-    return [*framed, HOST_NAME] if framed else []
 
 
 def network_meta(run: ClusterRun, delivered: Delivered) -> dict[str, Any]:

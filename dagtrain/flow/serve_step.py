@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dagtrain.cosim.cluster import port_names
 from dagtrain.cosim.network import read_counts
 from dagtrain.cosim.serve import build_served, serve_cluster
 from dagtrain.emission.links import NetworkModel
 from dagtrain.files import write_text
-from dagtrain.flow.cosim_network import CAPTURE, NetworkOptions, capture_frames, pair_meta, port_names
+from dagtrain.flow.cosim_network import CAPTURE, NetworkOptions, capture_frames, pair_meta
 from dagtrain.flow.cosim_step import load_emitted
 from dagtrain.flow.emit_step import COMMAND, library
 from dagtrain.flow.placed import load_plan

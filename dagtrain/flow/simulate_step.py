@@ -15,6 +15,7 @@ from typing import Any
 from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.memory import MemoryModel
 from dagtrain.files import write_text
+from dagtrain.flow.cosim_network import FaultOptions
 from dagtrain.flow.cosim_step import load_emitted, run_problems
 from dagtrain.flow.emit_step import COMMAND, library, load_emitted_graph
 from dagtrain.flow.placed import COMMAND as PLACE_COMMAND
@@ -42,7 +43,7 @@ STEADY_DRIFT = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimulateOptions:
+class SimulateOptions(FaultOptions):
     """What the user said."""
 
     level: str = Level.EXACT.value
@@ -58,6 +59,7 @@ class SimulateOptions:
 def run(workspace: Workspace, options: SimulateOptions, progress: Progress) -> StepResult:
     """Simulate unless nothing changed."""
     problems = run_problems(options.batches, options.stall or 0.0, options.latency_cycles)
+    problems += options.network_problems()
     if options.level not in {*Level}:
         problems.append(f"--level must be one of {', '.join(Level)}, not {options.level}")
     if options.frames is not None and options.frames < 1:
@@ -65,6 +67,8 @@ def run(workspace: Workspace, options: SimulateOptions, progress: Progress) -> S
     fast = options.level == Level.FAST
     if fast and options.stall:
         problems.append(f"--stall {options.stall:g} is of --level exact: events know no stalls")
+    if fast and options.said:
+        problems.append(f"{', '.join(options.said)}: of --level exact, events know no frames")
     if problems:
         raise DagtrainError.listing("simulate", problems)
     if fast:
@@ -95,7 +99,12 @@ def _simulated(folder: Path, workspace: Workspace, options: SimulateOptions, pro
     stall_256 = round((STALL if options.stall is None else options.stall) * 256)
     exact = ExactOptions(
         batches=batches_of(options, graph.recipe.batch),
-        network=NetworkModel(latency_cycles=options.latency_cycles, stall_256=stall_256, seed=options.seed),
+        network=NetworkModel(
+            latency_cycles=options.latency_cycles,
+            stall_256=stall_256,
+            seed=options.seed,
+            faults=options.faults(delivered),
+        ),
         memory=MemoryModel(stall_256=stall_256, seed=options.seed),
         host_stall_256=stall_256,
         seed=options.seed,

@@ -23,6 +23,8 @@ from hdl.errors import DagtrainError
 
 # what the outermost module names inside the cluster, and which bits
 _BELOW = re.compile(r"\bdut\.([\w.]+)(?:\[(\d+):(\d+)\])?")
+# a port of the outermost module that it hands on
+_PASSED = re.compile(r"^    \.(\w+)\(\1\),\n", re.MULTILINE)
 _SENDER = sender_role("")
 
 
@@ -64,6 +66,8 @@ def control_of(devices: Sequence[DeliveredDevice], bench: Bench, texts: Mapping[
         raise DataDependentError.listing(
             "control depends on data, so the cluster cannot be simulated without", problems, lines=True
         )
+    unheeded = {port for port in cluster.ports if not solution.live[port] and port not in asked}
+    outermost = _PASSED.sub(lambda found: "" if found[1] in unheeded else found[0], outermost)
     return Control({BENCH: outermost, **slicer.texts(solution)}, slicer, solution)
 
 

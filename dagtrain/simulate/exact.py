@@ -11,11 +11,24 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
+
 from dagtrain.cosim.bench import design_bench, weight_logs
-from dagtrain.cosim.cluster import bench_clocks, bench_options, framed_devices, located
+from dagtrain.cosim.cluster import (
+    Feeds,
+    bench_clocks,
+    bench_options,
+    located,
+    port_bits_per_cycle,
+    port_names,
+    spoken,
+    write_network,
+)
 from dagtrain.cosim.compare import batch_ends
+from dagtrain.cosim.network import PairCounts, read_counts
 from dagtrain.cosim.parts import Bench
 from dagtrain.cosim.simulator import Listener, RunLog, Simulator, StuckError, build, execute
+from dagtrain.cosim.switch_host import NetworkHost
 from dagtrain.emission.delivered import Delivered
 from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.manifest import DeliveryError
@@ -27,6 +40,7 @@ from dagtrain.progress import Progress
 from dagtrain.simulate.control import Control, control_of
 from dagtrain.simulate.probes import Heard, Told, read_told, told_of
 from dagtrain.simulate.result import BatchWork, CableWork, Level, Simulation, binding
+from dagtrain.training.feeds import host_inputs
 from hdl.errors import DagtrainError
 
 
@@ -88,25 +102,36 @@ def simulate_exactly(
     frames, records = surroundings.frames, sum(recording.beats for recording in bench.recorded.values())
     progress.begin("simulation", frames)
     listener = Listener(progress, frames, records)
+    arguments = write_network(folder, delivered, options.network) if bench.macs else ()
+    host = NetworkHost(delivered, graph, _nothing(graph, options.batches)) if spoken(delivered) else None
     try:
-        log = execute(program, folder, listener.on_frame, on_cycle=listener.on_cycle)
+        log = execute(program, folder, listener.on_frame, arguments=arguments, host=host, on_cycle=listener.on_cycle)
     except StuckError as error:
         raise located(error, delivered, surroundings, listener.seen) from None
+    finally:
+        if host is not None:
+            host.close()
     progress.end()
     heard = read_told(folder, told, graph)
-    return ExactRun(_simulation(delivered, graph, options, told, heard, log), log, control)
+    if bench.macs:
+        cables = _framed(delivered, options.network, read_counts(folder))
+    else:
+        cables = _cables(delivered, options.network, told, heard.words)
+    return ExactRun(_simulation(delivered, graph, options, told, heard, log, cables), log, control)
+
+
+def _nothing(graph: Graph, batches: int) -> list[Feeds]:
+    """Zeros for so many batches: what a host that speaks over the network sends."""
+    ports = {name: graph.by_name[name].layer.sources[0].tensor for name in host_inputs(graph)}
+    return [{name: np.zeros((graph.recipe.batch, *tensor.shape)) for name, tensor in ports.items()}] * batches
 
 
 def unsupported(delivered: Delivered) -> list[str]:
     """What of a cluster cannot be simulated without values, and why."""
-    found = [
-        f"{name}: what goes over Ethernet is checked by sums over all its bits, which are not there"
-        for name in framed_devices(delivered)
-    ]
-    return found + [
+    return [
         f"{device.manifest.device}: its state is loaded by a stream, which tells words of state from others"
         for device in delivered.devices
-        if device.manifest.state and not device.manifest.ethernet
+        if device.manifest.state
     ]
 
 
@@ -121,9 +146,14 @@ def _texts(delivered: Delivered, bench: Bench, library: ModuleLibrary) -> dict[s
 
 
 def _simulation(
-    delivered: Delivered, graph: Graph, options: ExactOptions, told: Told, heard: Heard, log: RunLog
+    delivered: Delivered,
+    graph: Graph,
+    options: ExactOptions,
+    told: Told,
+    heard: Heard,
+    log: RunLog,
+    cables: tuple[CableWork, ...],
 ) -> Simulation:
-    cables = _cables(delivered, options.network, told, heard.words)
     stamps, batch = log.frame_cycles, graph.recipe.batch
     ends = batch_ends(stamps, options.batches)
     return Simulation(
@@ -158,6 +188,16 @@ def _cables(delivered: Delivered, network: NetworkModel, told: Told, words: Sequ
         )
         for lane, count in zip(told.lanes, words, strict=True)
         if count
+    )
+
+
+def _framed(delivered: Delivered, network: NetworkModel, pairs: Sequence[PairCounts]) -> tuple[CableWork, ...]:
+    """What frames took between ports of the switch, those sent again too."""
+    names, rate = port_names(delivered), float(port_bits_per_cycle(delivered, network))
+    return tuple(
+        CableWork(source=names[pair.source], target=names[pair.target], bits=8 * pair.sent_bytes, bits_per_cycle=rate)
+        for pair in pairs
+        if pair.sent_bytes
     )
 
 
