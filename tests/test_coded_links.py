@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -343,8 +344,15 @@ def test_what_a_codec_makes_of_data_is_not_simulated_without_them(tmp_path: Path
     graph = coded_graph(name="a convolution")
     delivered = deliver(apart(graph), LIBRARY, tmp_path)
     how = ExactOptions(batches=1, network=NetworkModel(), memory=MemoryModel(), host_stall_256=0, seed=1)
-    with pytest.raises(DataDependentError, match="control depends on data"):
+    with pytest.raises(DataDependentError) as caught:
         simulate_exactly(delivered, graph, LIBRARY, tmp_path / "exact", how, Silent(), optimise=False)
+    head, *lines = str(caught.value).splitlines()
+    assert head == "control depends on data, so the cluster cannot be simulated without:"
+    # a stream there and one back, and nothing but them
+    form = re.compile(r"  (\w+): in how many words conv2\.gradient\.\S+ is coded(; .*--level fast.*)?$")
+    told = [form.match(line) for line in lines]
+    assert [(line[1], line[2] is not None) for line in told if line] == [("alpha", False), ("beta", True)]
+    assert None not in told
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dagtrain.emission.modules import ModuleLibrary
+from dagtrain.simulate.control import given_state
 from hdl.analysis.dataflow import EVERY_BIT
 from hdl.cache import cache_folder
 from hdl.convert.control import ControlSlicer, Solution
@@ -17,6 +18,7 @@ from hdl.convert.netlist import Direction
 from hdl.convert.reader import read_module
 from hdl.errors import ConversionError
 from hdl.layers.base import Layer
+from hdl.layers.capabilities import with_loaded_state
 from hdl.layers.registry import load_layers
 
 LIBRARY = ModuleLibrary(cache_folder() / "modules")
@@ -28,12 +30,27 @@ EXAMPLES: list[Layer] = [
 ]
 
 
-def handshakes(text: str) -> tuple[ControlSlicer, Solution]:
-    """The slice of a module by all its outputs but payloads."""
+def accessed(kind: type[Layer]) -> list[Layer]:
+    """Examples whose state is loaded and dumped by a stream."""
+    return [layer for layer in map(with_loaded_state, kind.examples()) if layer.accessed and layer.sinks]
+
+
+# the first of each kind, and the last, at once
+ACCESSED = [
+    pytest.param(layer, id=f"{kind.__name__}{at}", marks=[pytest.mark.slow] if 0 < at < len(found) - 1 else [])
+    for kind in load_layers().values()
+    for found in [accessed(kind)]
+    for at, layer in enumerate(found)
+]
+
+
+def handshakes(text: str, *asked: str) -> tuple[ControlSlicer, Solution]:
+    """The slice of a module by all its outputs but payloads, and by those that are asked for."""
     module = read_module(text)
-    slicer = ControlSlicer({module.name: text})
+    slicer = ControlSlicer({module.name: text}, data=given_state)
     outputs = [name for name in module.ports if module.nets[name].direction is Direction.OUT]
-    return slicer, slicer.solve(module.name, {name: EVERY_BIT for name in outputs if not name.endswith("_payload")})
+    wanted = {name: EVERY_BIT for name in outputs if not name.endswith("_payload") or name in asked}
+    return slicer, slicer.solve(module.name, wanted)
 
 
 @pytest.mark.parametrize("layer", EXAMPLES, ids=lambda layer: type(layer).__name__)
@@ -49,6 +66,17 @@ def test_control_of_every_kind_of_layer_closes_without_data(layer: Layer) -> Non
     # nothing is loaded but the constant order in which a shuffle reads
     assert set(re.findall(r"readmemh\((\w+)", slicer.texts(solution)[verilog.name])) <= {"INIT_order"}
     assert left.assignments < slicer.contents(None, verilog.name).assignments
+
+
+@pytest.mark.parametrize("layer", ACCESSED)
+def test_records_of_state_are_control_and_the_state_between_them_is_not(layer: Layer) -> None:
+    verilog = LIBRARY.layer(layer).verilog
+    slicer, solution = handshakes(verilog.text, "dump_payload")
+    live = [port.name for port in verilog.ports if port.name.endswith("_payload") and solution.live[port.name]]
+    assert sorted(live) == ["dump_payload", "load_payload"]
+    assert slicer.contents(solution).multipliers == 0
+    nets = slicer.read(verilog.name).nets.values()
+    assert [net.name for net in nets if net.depth and solution.live[net.name] and net.width > 8] == []
 
 
 # valid waits for a beat that is not zero

@@ -107,7 +107,7 @@ def design_bench(
     pins = [port for mac in macs for port in mac.ports] + [port for lane in lanes or () for port in lane.ports]
     weights = weight_logs(here)
     watching = watch(here, options.reads) if options.hold_cycles else Watch()
-    states = state_logs(here) if values else ()
+    states = state_logs(here)
     text = outermost_text(
         here, recorded, weights, dumps, options, watching, pins, traced, probed, states,
         shared=share is not None, values=values, beside=beside,

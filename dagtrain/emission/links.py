@@ -81,6 +81,11 @@ def sender_role(edge: str) -> str:
     return f"sender of {edge}"
 
 
+def compressor_role(edge: str) -> str:
+    """What messages call what codes an edge on its way between devices."""
+    return f"compressor of {edge}"
+
+
 def receiver_role(edge: str) -> str:
     """What messages call the receiving end of an edge between devices."""
     return f"receiver of {edge}"
@@ -502,7 +507,7 @@ class NetworkPort:
         if coded is not None:
             words = self.assembly.stream(f"coded_{verilog_name(edge)}", coded.bursts.burst_bits)
             streams = {"x": net, "y": words}
-            self.unit("compressed_end", coded, f"compress_{verilog_name(edge)}", streams, {}, f"compressor of {edge}")
+            self.unit("compressed_end", coded, f"compress_{verilog_name(edge)}", streams, {}, compressor_role(edge))
             net = words
         self.send(edge, sender(crossing, self.form, credits), crossing.number, crossing.target_index, net)
 

@@ -14,18 +14,27 @@ from dataclasses import dataclass
 
 from dagtrain.cosim.parts import BENCH, CLUSTER, Bench
 from dagtrain.emission.delivered import DeliveredDevice
-from dagtrain.emission.links import sender_role
+from dagtrain.emission.device import chain_net
+from dagtrain.emission.ethernet import host_label
+from dagtrain.emission.links import compressor_role, sender_role
 from dagtrain.emission.manifest import StreamRecord
 from hdl.analysis.dataflow import EVERY_BIT
 from hdl.convert.control import ControlSlicer, Solution
 from hdl.convert.netlist import Direction
+from hdl.convert.reader import ReadModule
 from hdl.errors import DagtrainError
+from hdl.layers.storage import DUMP, LOAD
 
 # what the outermost module names inside the cluster, and which bits
 _BELOW = re.compile(r"\bdut\.([\w.]+)(?:\[(\d+):(\d+)\])?")
 # a port of the outermost module that it hands on
 _PASSED = re.compile(r"^    \.(\w+)\(\1\),\n", re.MULTILINE)
+DEPENDENT = "control depends on data, so the cluster cannot be simulated without"
 _SENDER = sender_role("")
+# what is sent to the host of a chain's end
+_DUMPS = sender_role(host_label("dump"))
+# in circuits with a link of a chain, what it sends of its own state (`hdl.engine.weights.access.state_link`)
+_LOADED, _GIVEN = f"{LOAD.name}_payload", re.compile("given_payload$")
 
 
 class DataDependentError(DagtrainError):
@@ -50,9 +59,13 @@ class Control:
 def control_of(devices: Sequence[DeliveredDevice], bench: Bench, texts: Mapping[str, str]) -> Control:
     """What a bench without values needs of itself and of FPGAs; ``texts`` are their modules, by name.
 
-    Raises `DataDependentError` where control reads what a layer sends, naming the way."""
+    Raises `DataDependentError` where control reads what a layer sends, naming the way, or a stream is coded."""
+    problems = [problem for device in devices for problem in _coded(device)]
+    if problems:
+        cure = "`--level fast` takes the words that the plan counts on, `dagtrain cosim` has the data"
+        raise DataDependentError.listing(DEPENDENT, problems, cure, lines=True)
     slicer = ControlSlicer(texts)
-    slicer = ControlSlicer(texts, {device.manifest.top: _sent(device, slicer) for device in devices})
+    slicer = ControlSlicer(texts, {device.manifest.top: _sent(device, slicer) for device in devices}, given_state)
     outermost = bench.texts[BENCH]
     asked: dict[str, int] = {}
     for path, high, low in _BELOW.findall(outermost):
@@ -63,18 +76,32 @@ def control_of(devices: Sequence[DeliveredDevice], bench: Bench, texts: Mapping[
     solution = slicer.solve(CLUSTER, asked)
     problems = [problem for device in devices for problem in _problems(device, slicer, solution)]
     if problems:
-        raise DataDependentError.listing(
-            "control depends on data, so the cluster cannot be simulated without", problems, lines=True
-        )
+        raise DataDependentError.listing(DEPENDENT, problems, lines=True)
     unheeded = {port for port in cluster.ports if not solution.live[port] and port not in asked}
     outermost = _PASSED.sub(lambda found: "" if found[1] in unheeded else found[0], outermost)
     return Control({BENCH: outermost, **slicer.texts(solution)}, slicer, solution)
 
 
+def _coded(device: DeliveredDevice) -> list[str]:
+    """Streams that leave a device as many words as their values want."""
+    manifest, role = device.manifest, compressor_role("")
+    coded = [stream.reader.removeprefix(role) for stream in manifest.streams if stream.reader.startswith(role)]
+    return [f"{manifest.device}: in how many words {edge} is coded" for edge in dict.fromkeys(coded)]
+
+
+def given_state(module: ReadModule) -> list[str]:
+    """Nets of words of state that a link of a chain sends: between headers, which it makes itself."""
+    return [net for net in module.nets if _LOADED in module.ports and _GIVEN.search(net)]
+
+
 def _sent(device: DeliveredDevice, slicer: ControlSlicer) -> set[tuple[str, str]]:
     """(instance, port) of a top at which senders get data."""
     top = slicer.read(device.manifest.top)
-    nets = {f"{stream.net}_payload" for stream in device.manifest.streams if stream.reader.startswith(_SENDER)}
+    nets = {
+        f"{stream.net}_payload"
+        for stream in device.manifest.streams
+        if stream.reader.startswith(_SENDER) and stream.reader != _DUMPS
+    }
     return {
         (part.name, port)
         for part in top.parts
@@ -91,11 +118,12 @@ def _sent(device: DeliveredDevice, slicer: ControlSlicer) -> set[tuple[str, str]
 def _problems(device: DeliveredDevice, slicer: ControlSlicer, cluster: Solution) -> list[str]:
     """Handshakes that read the payload of a stream, each with its way; if none does by itself, the streams."""
     manifest, solution = device.manifest, cluster.parts[f"fpga_{device.manifest.top}"]
-    nodes = set(manifest.nodes)
+    nodes, links = set(manifest.nodes), manifest.state.links if manifest.state else ()
+    records = {chain_net(link.node, port) for link in links for port in (LOAD, DUMP)}
     live = [
         stream
         for stream in manifest.streams
-        if stream.reader in nodes and solution.live.get(f"{stream.net}_payload", 0)
+        if stream.reader in nodes and stream.net not in records and solution.live.get(f"{stream.net}_payload", 0)
     ]
     ways = [way for stream in live for way in _ways(stream, slicer, solution)]
     streams = [f"the payload of {stream.net}, which {stream.writer} sends to {stream.reader}" for stream in live]

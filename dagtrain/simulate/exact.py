@@ -22,6 +22,7 @@ from dagtrain.cosim.cluster import (
     port_bits_per_cycle,
     port_names,
     spoken,
+    write_loads,
     write_network,
 )
 from dagtrain.cosim.compare import batch_ends
@@ -35,13 +36,13 @@ from dagtrain.emission.manifest import DeliveryError
 from dagtrain.emission.memory import MemoryModel
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.files import write_text
+from dagtrain.graph.executor import Executor, Mode
 from dagtrain.graph.ir import Graph
 from dagtrain.progress import Progress
 from dagtrain.simulate.control import Control, control_of
 from dagtrain.simulate.probes import Heard, Told, read_told, told_of
 from dagtrain.simulate.result import BatchWork, CableWork, Level, Simulation, binding
 from dagtrain.training.feeds import host_inputs
-from hdl.errors import DagtrainError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,9 +80,6 @@ def simulate_exactly(
     ``graph`` is placed and folded, and was emitted.
     ``optimise`` False builds fast and runs slowly.
     Raises `DataDependentError` for control that reads data, `DagtrainError` for what cannot be simulated without."""
-    problems = unsupported(delivered)
-    if problems:
-        raise DagtrainError.listing("simulate --level exact", problems)
     surroundings = bench_options(
         delivered, graph, options.batches, options.network, options.memory, options.seed,
         host_stall_256=options.host_stall_256,
@@ -103,6 +101,7 @@ def simulate_exactly(
     progress.begin("simulation", frames)
     listener = Listener(progress, frames, records)
     arguments = write_network(folder, delivered, options.network) if bench.macs else ()
+    write_loads(delivered, bench, Executor(graph, Mode.GOLDEN), options.batches, folder)
     host = NetworkHost(delivered, graph, _nothing(graph, options.batches)) if spoken(delivered) else None
     try:
         log = execute(program, folder, listener.on_frame, arguments=arguments, host=host, on_cycle=listener.on_cycle)
@@ -124,15 +123,6 @@ def _nothing(graph: Graph, batches: int) -> list[Feeds]:
     """Zeros for so many batches: what a host that speaks over the network sends."""
     ports = {name: graph.by_name[name].layer.sources[0].tensor for name in host_inputs(graph)}
     return [{name: np.zeros((graph.recipe.batch, *tensor.shape)) for name, tensor in ports.items()}] * batches
-
-
-def unsupported(delivered: Delivered) -> list[str]:
-    """What of a cluster cannot be simulated without values, and why."""
-    return [
-        f"{device.manifest.device}: its state is loaded by a stream, which tells words of state from others"
-        for device in delivered.devices
-        if device.manifest.state
-    ]
 
 
 def _texts(delivered: Delivered, bench: Bench, library: ModuleLibrary) -> dict[str, str]:

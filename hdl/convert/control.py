@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -59,11 +59,18 @@ class ControlSlicer:
     """Slices of a design.
 
     ``texts``: module -> its Verilog.
-    ``cuts``: module -> (instance in it, port) of which nothing is to be read: zeros come there instead."""
+    ``cuts``: module -> (instance in it, port) of which nothing is to be read: zeros come there instead.
+    ``data``: nets of a module whose values are nothing but data: what they come from does not matter."""
 
-    def __init__(self, texts: Mapping[str, str], cuts: Mapping[str, Collection[tuple[str, str]]] | None = None) -> None:
+    def __init__(
+        self,
+        texts: Mapping[str, str],
+        cuts: Mapping[str, Collection[tuple[str, str]]] | None = None,
+        data: Callable[[ReadModule], Iterable[str]] = lambda _: (),
+    ) -> None:
         self._texts = texts
         self._cuts = cuts or {}
+        self._data = data
         self._modules: dict[str, ReadModule] = {}
         self._solutions: dict[tuple[str, frozenset[tuple[str, int]]], Solution] = {}
         self._names: dict[tuple[str, frozenset[tuple[str, int]]], str] = {}
@@ -75,7 +82,9 @@ class ControlSlicer:
         if name not in self._modules:
             if name not in self._texts:
                 raise ConversionError(f"there is no module {name}")
-            self._modules[name] = read_module(self._texts[name])
+            module = self._modules[name] = read_module(self._texts[name])
+            for net in self._data(module):
+                module.nets[net].node.flows.clear()
         return self._modules[name]
 
     def solve(self, name: str, asked: Bits) -> Solution:
