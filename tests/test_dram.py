@@ -124,6 +124,26 @@ def test_a_fifo_in_dram_returns_every_tensor_in_order(unit: DramFifo, memory: Me
     passes(unit, memory, Backend.MYHDL, 1, stall)
 
 
+# a word each way in every cycle, if the memory is as fast
+WHOLE_WORDS = DramFifo(
+    format=FORM, element_bits=64, x_lanes=1, y_lanes=1, elements=64, burst=16, prefetch=64, capacity=4
+)
+
+
+@pytest.mark.parametrize("backend", [Backend.MYHDL, Backend.VERILATOR])
+@pytest.mark.parametrize(("words", "cycles"), [(2, 1), (3, 2), (1, 1), (2, 3)])
+def test_a_memory_moves_reads_beside_writes_and_no_more_words_than_it_can(
+    words: int, cycles: int, backend: Backend
+) -> None:
+    count = 24
+    took = passes(WHOLE_WORDS, (20, words, cycles, 0), backend, 3, 0.0, count=count)
+    both_ways = 2 * count * WHOLE_WORDS.elements
+    # the first bursts there and the last ones back pass alone, and nobody waits for an answer between
+    filling = 200
+    assert both_ways * cycles / words <= took + filling
+    assert took <= both_ways * cycles / words + filling
+
+
 RINGS = [
     DramFifo(format=FORM, element_bits=24, x_lanes=1, y_lanes=1, elements=n, burst=4, prefetch=8, capacity=c, preload=p)
     for n, c, p in ((20, 1, 1), (7, 2, 1), (16, 2, 2), (1, 1, 1))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
+from fractions import Fraction
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -142,7 +144,7 @@ def network(
         merge(domain, [sends[2], w1], out1),
         link_switch(
             domain, [out0, out1], [in0, in1],
-            form=FORM, latency=latency, words=words, cycles=cycles, stall_256=stall_256, seed=seed,
+            form=FORM, latency=latency, rates=[(words, cycles)] * 2, stall_256=stall_256, seed=seed,
         ),
         # data of stream 2 and credits of 0, then those of 1, which are nobody else's
         link_split(domain, s2, b2, in0, [arrivals[2], credits[0]], rest0, unit=both),
@@ -160,6 +162,34 @@ def network(
         errors.payload.next = 1
 
     return egress, ingress, wires, watch
+
+
+@block
+def two_ports(domain: ClockReset, a: Stream, b: Stream, p: Stream, q: Stream, rates: Sequence[tuple[int, int]]) -> Any:
+    """A switch of two devices."""
+    return link_switch(domain, [a, b], [p, q], form=FORM, latency=LEAST_LATENCY, rates=rates)
+
+
+def switch_design(rates: Sequence[tuple[int, int]]) -> Design:
+    def factory(_images: Any) -> Any:
+        return two_ports(ClockReset(), *(Stream(FORM.payload_bits) for _ in range(4)), rates)
+
+    ways = {"a": Direction.IN, "b": Direction.IN, "p": Direction.OUT, "q": Direction.OUT}
+    return Design("switch", factory, [StreamPort(name, FORM.payload_bits, way) for name, way in ways.items()])
+
+
+@pytest.mark.parametrize("source", [0, 1])
+@pytest.mark.parametrize("rates", [[(1, 1), (1, 4)], [(2, 3), (1, 1)], [(1, 1), (1, 1)]])
+def test_every_device_of_a_switch_has_its_own_rate_both_ways(rates: list[tuple[int, int]], source: int) -> None:
+    low, _ = FORM.fields["device"]
+    words = [1 - source << low | number for number in range(40)]
+    sent: dict[str, list[int]] = {"a": [], "b": []} | {"ab"[source]: words}
+    counts = {"p": 0, "q": 0} | {"qp"[source]: len(words)}
+    run = run_streams(Backend.MYHDL, switch_design(rates), sent, counts, seed=1, stall_probability=0.0, max_cycles=1000)
+    assert run.outputs["qp"[source]] == words
+    came = run.fire_cycles["qp"[source]]
+    slowest = max(Fraction(cycles, several) for several, cycles in rates)
+    assert abs(came[-1] - came[0] - 39 * slowest) <= slowest
 
 
 # numbers of two streams side by side, and whether it is their credits

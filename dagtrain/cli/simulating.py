@@ -117,7 +117,14 @@ def simulate(
         ),
     ] = "exact",
     batches: Batches = 4,
-    frames: Annotated[int | None, typer.Option(help="At least so many frames, in whole batches, instead.")] = None,
+    frames: Annotated[
+        int | None,
+        typer.Option(
+            help="Instead, if fewer than a batch: only its first frames (exact). Else at least so many, in whole "
+            "batches.",
+            show_default=False,
+        ),
+    ] = None,
     stall: Annotated[
         float | None,
         typer.Option(

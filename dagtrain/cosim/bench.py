@@ -107,7 +107,8 @@ def design_bench(
     pins = [port for mac in macs for port in mac.ports] + [port for lane in lanes or () for port in lane.ports]
     weights = weight_logs(here)
     watching = watch(here, options.reads) if options.hold_cycles else Watch()
-    states = state_logs(here)
+    # it is dumped behind the last batch
+    states = state_logs(here) if options.results is None else ()
     text = outermost_text(
         here, recorded, weights, dumps, options, watching, pins, traced, probed, states,
         shared=share is not None, values=values, beside=beside,
@@ -160,7 +161,7 @@ def recording(
     assembly: Assembly, device: DeliveredDevice, host: HostRecord, options: BenchOptions, path: str = ""
 ) -> Recording:
     """What is kept of a host's stream of metrics; ``path`` is that of the array that keeps it in Verilog."""
-    beats, net = host.beats_per_frame * options.frames, f"dut.{host_net(assembly, host)}"
+    beats, net = host.beats_per_frame * options.recorded_frames, f"dut.{host_net(assembly, host)}"
     return Recording(_beats_file(host), beats, net, device.manifest.device, path, clock_of(device))
 
 
@@ -201,7 +202,7 @@ def heard(device: DeliveredDevice, stream: HostStreamRecord, options: BenchOptio
     role = sender_role(host_label(stream.carries))
     # beside its credits
     (left,) = (one for one in device.manifest.streams if one.reader == role and one.writer != NETWORK_ROLE)
-    beats = stream.elements * stream.element_bits // left.payload_bits * options.frames
+    beats = stream.elements * stream.element_bits // left.payload_bits * options.recorded_frames
     net = f"dut.fpga_{device.manifest.top}.{left.net}"
     return Recording(_beats_file(stream), beats, net, device.manifest.device, "", clock_of(device))
 
@@ -370,7 +371,8 @@ def _add_memory(
     folder: Path,
 ) -> str:
     """The memory behind an AXI4 port of a device; returns the path of its array below the bench."""
-    form, top, model = memory.format, device.manifest.top, bench.memory
+    form, top = memory.format, device.manifest.top
+    model = bench.memory.behind(device.manifest.device, form.data_bits, device.manifest.clock_mhz * 10**6)
     name = f"memory{memory.port.removeprefix(AXI_PREFIX)}"
     options = {name: getattr(model, name) for name in ("words", "cycles", "stall_256", "seed", "stuck")}
 
@@ -454,7 +456,7 @@ def _add_loader(
 
 def _add_recorder(assembly: Assembly, library: ModuleLibrary, host: HostRecord, options: BenchOptions, clk: str) -> str:
     """Returns the path of the array that keeps the beats, taken at the clock ``clk``."""
-    beats = host.beats_per_frame * options.frames
+    beats = host.beats_per_frame * options.recorded_frames
     seed = (options.seed * 15485863 + 77) & 0xFFFF
     module = library.block(
         f"{BENCH}_recorder",
@@ -496,8 +498,7 @@ def _add_network(
     network = bench.network
     options = {
         "latency": network.latency_cycles,
-        "words": network.words,
-        "cycles": network.cycles,
+        "rates": [(rate.numerator, rate.denominator) for rate in (link_carries(device, network) for device in devices)],
         "stall_256": network.stall_256,
         "seed": network.seed,
         "room": SWITCH_WORDS,
@@ -580,12 +581,22 @@ def _add_cables(
         assembly.instance(module, f"cable_{device.manifest.top}_{port}", nets)
 
 
+def link_carries(device: DeliveredDevice, network: NetworkModel) -> Fraction:
+    """Words a cycle that a device sends to a switch, and gets from there, at most."""
+    most, bits_per_s = Fraction(network.words, network.cycles), network.bits_per_s.get(device.manifest.device)
+    return most if bits_per_s is None else min(most, _words_of(device, bits_per_s))
+
+
 def words_carried(device: DeliveredDevice, cable: CableRecord) -> Fraction:
     """Words a cycle that a cable of a device carries each way."""
+    return _words_of(device, cable.bits_per_s)
+
+
+def _words_of(device: DeliveredDevice, bits_per_s: int) -> Fraction:
     manifest = device.manifest
     assert manifest.network is not None
     hz = round((manifest.network_mhz or manifest.clock_mhz) * 10**6)
-    return cable_rate(cable.bits_per_s, manifest.network.format.word_bits, hz).limit_denominator(MOST_CYCLES)
+    return cable_rate(bits_per_s, manifest.network.format.word_bits, hz).limit_denominator(MOST_CYCLES)
 
 
 def _port_streams(assembly: Assembly, top: str, form: LinkFormat, port: str = "") -> tuple[str, str]:

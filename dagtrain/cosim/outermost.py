@@ -62,11 +62,10 @@ def outermost_text(
     ``values``: weights are written, and metrics; else only that they pass.
     ``beside``: further items of the module."""
     gated = "_open" if watching.watched else ""
-    batches = options.frames // options.batch
     metrics = {f"metrics_{verilog_name(node)}": one for node, one in recorded.items()}
     updates = {f"weights_{verilog_name(log.edge)}": log for log in weights}
     wanted = {counter: one.beats for counter, one in metrics.items()}
-    wanted |= {counter: (log.loaded + batches) * log.beats for counter, log in updates.items()}
+    wanted |= {counter: (log.loaded + options.trained_batches) * log.beats for counter, log in updates.items()}
     chains = {f"state_{verilog_name(one.device)}": one for one in states}
     wanted |= {counter: one.words for counter, one in chains.items()}
     logs = updates | chains if values else {}

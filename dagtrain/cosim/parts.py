@@ -24,9 +24,11 @@ CLUSTER = f"{BENCH}_cluster"
 class BenchOptions:
     """What surrounds the FPGAs in a co-simulation."""
 
-    # frames that pass, and frames a batch, which divide them
+    # frames that hosts feed, and frames a batch, which divide them
     frames: int
     batch: int
+    # of the first batch, those with whose results the run ends; None: it ends when all batches are trained
+    results: int | None = None
     # of the weights, in frames
     staleness: int = 0
     network: NetworkModel
@@ -41,6 +43,16 @@ class BenchOptions:
     # beside the stalls above: every stream inside the FPGAs is watched, and held up for stretches of so many cycles, a
     # quarter of them at random; 0: neither
     hold_cycles: int = 0
+
+    @property
+    def recorded_frames(self) -> int:
+        """Whose results the bench waits for."""
+        return self.frames if self.results is None else self.results
+
+    @property
+    def trained_batches(self) -> int:
+        """Whose weights it waits for."""
+        return self.frames // self.batch if self.results is None else 0
 
     def reads(self, loaded: bool) -> tuple[int, int]:
         """Frames that read the first version of weights, and every later one."""

@@ -150,6 +150,8 @@ class NetworkModel:
     # a link moves `words` words in `cycles` cycles
     words: int = 1
     cycles: int = 1
+    # device -> bits/s that its link carries each way, if less than that
+    bits_per_s: Mapping[str, int] = dataclasses.field(default_factory=dict)
     # of 256 cycles, those in which a port stalls
     stall_256: int = 32
     seed: int = 1

@@ -45,6 +45,8 @@ MEMORY_ROLE = "memory port"
 # of a group of narrow units: words a cycle either way, and units, at most
 GROUP_LOAD = 3 * MOST_LOAD
 GROUP_UNITS = 16
+# of a word a cycle, to which the rate of a memory is cut down
+RATE_PARTS = 64
 _SIZE_BITS, _BURST_BITS, _INCREMENT = 3, 2, 1
 
 
@@ -121,14 +123,25 @@ class MemoryModel:
     """The memory behind each port in a co-simulation; see `hdl.simulate.models.dram`."""
 
     latency_cycles: int = 40
-    # the memory moves `words` words in `cycles` cycles, reads and writes together
+    # the memory moves `words` words in `cycles` cycles, reads and writes together, each one a cycle at most
     words: int = 1
     cycles: int = 1
+    # device -> bytes/s of each of its channels, instead of those
+    bytes_per_s: Mapping[str, Fraction] = field(default_factory=dict)
     # of 256 cycles, those in which it stalls
     stall_256: int = 32
     seed: int = 1
     # a broken cell
     stuck: StuckBit | None = None
+
+    def behind(self, device: str, word_bits: int, clock_hz: float) -> MemoryModel:
+        """The memory at a port of a device with such words and such a clock."""
+        if device not in self.bytes_per_s:
+            return replace(self, bytes_per_s={})
+        wanted = self.bytes_per_s[device] * 8 / (word_bits * Fraction(clock_hz))
+        # no faster than it is, in parts that the model counts quickly
+        rate = max(Fraction(1, RATE_PARTS), min(Fraction(2), Fraction(int(wanted * RATE_PARTS), RATE_PARTS)))
+        return replace(self, words=rate.numerator, cycles=rate.denominator, bytes_per_s={})
 
 
 @dataclass(frozen=True)

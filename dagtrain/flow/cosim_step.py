@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ from dagtrain.files import write_text
 from dagtrain.flow.cosim_network import CAPTURE, NetworkOptions, capture_frames, network_lines, network_meta
 from dagtrain.flow.cosim_ranks import helped_ranks
 from dagtrain.flow.emit_step import COMMAND, library, load_emitted_graph
-from dagtrain.flow.placed import load_plan
+from dagtrain.flow.placed import load_plan, load_plan_cluster
 from dagtrain.flow.records import CosimRecord, EmitRecord, ImportRecord
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.show import saturated
@@ -58,6 +59,7 @@ from dagtrain.training.feeds import check_dataset, feeds_of, synthetic_feeds
 from dagtrain.training.spec import choose_data
 from hdl.errors import DagtrainError
 from hdl.simulate.cosimulation import Engine
+from placement.problem.cluster import Cluster
 from placement.problem.plan import Plan
 
 # waveforms in the step's folder, with the ending of their kind
@@ -248,8 +250,10 @@ def prepared(workspace: Workspace, options: CosimOptions) -> Prepared:
         order = list(dataset.batches(batch, options.seed, 0))
         feeds = [feeds_of(graph, dataset, order[index % len(order)]) for index in range(options.batches)]
     stall_256 = round(options.stall * 256)
+    cluster = load_plan_cluster(workspace)
     network = NetworkModel(
         latency_cycles=options.latency_cycles,
+        bits_per_s=link_rates(cluster),
         stall_256=stall_256,
         seed=options.seed,
         host_pauses=host_pauses(delivered, options.host_pause),
@@ -257,8 +261,26 @@ def prepared(workspace: Workspace, options: CosimOptions) -> Prepared:
         faults=options.faults(delivered),
         capture=options.pcap,
     )
-    memory = MemoryModel(stall_256=stall_256, seed=options.seed)
+    memory = memory_model(cluster, stall_256, options.seed)
     return Prepared(delivered, graph, feeds, network, memory, stall_256)
+
+
+def link_rates(cluster: Cluster) -> Mapping[str, int]:
+    """Device -> bits/s of its link to a switch of words, as the plan counts on; cables have their own."""
+    if cluster.routing is not None or cluster.network.frames is not None:
+        return {}
+    share = cluster.network.efficiency
+    return {device.name: int(device.board.link_bits_per_s * share) for device in cluster.devices}
+
+
+def memory_model(cluster: Cluster, stall_256: int, seed: int) -> MemoryModel:
+    """The memories of a cluster, each channel with its part of the bandwidth that the plan may use."""
+    rates = {
+        device.name: Fraction(device.board.dram_bytes_per_s, device.board.dram_channels)
+        for device in cluster.devices
+        if device.board.dram_bytes_per_s
+    }
+    return MemoryModel(bytes_per_s=rates, stall_256=stall_256, seed=seed)
 
 
 def host_pauses(delivered: Delivered, text: str | None) -> tuple[tuple[int, int], ...]:

@@ -266,6 +266,18 @@ class IdleRecord(TypedDict):
     in_training: float | None
 
 
+class FullRecord(TypedDict):
+    """While every engine works on one batch; see `dagtrain.simulate.result.FullWork`."""
+
+    # of the batch, counted from 0
+    first_frame: Count
+    last_frame: Count
+    cycles_per_frame: float
+    # multipliers of the cluster, and of each board
+    idle: float
+    idle_by_device: dict[str, float]
+
+
 class SimulationRecord(Versioned):
     """``simulate.json``; see `dagtrain.simulate.result.Simulation`."""
 
@@ -290,6 +302,8 @@ class SimulationRecord(Versioned):
     nodes: list[NodeWorkRecord]
     cables: list[CableWorkRecord]
     batches: list[BatchWorkRecord]
+    # None of several batches, of the fast level, and of fewer frames than that takes
+    full: FullRecord | None
 
 
 class WrongRecord(TypedDict):

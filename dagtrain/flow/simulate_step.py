@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from dagtrain.emission.links import NetworkModel
-from dagtrain.emission.memory import MemoryModel
 from dagtrain.files import write_text
 from dagtrain.flow.cosim_network import FaultOptions
-from dagtrain.flow.cosim_step import load_emitted, run_problems
+from dagtrain.flow.cosim_step import link_rates, load_emitted, memory_model, run_problems
 from dagtrain.flow.emit_step import COMMAND, library, load_emitted_graph
 from dagtrain.flow.placed import COMMAND as PLACE_COMMAND
 from dagtrain.flow.placed import graph_of, load_placed_graph, load_plan, load_plan_cluster
@@ -48,7 +47,7 @@ class SimulateOptions(FaultOptions):
 
     level: str = Level.EXACT.value
     batches: int = 4
-    # at least so many, in whole batches, instead
+    # instead, if fewer than a batch, at the exact level: the first so many; else at least so many, in whole batches
     frames: int | None = None
     # share of cycles in which hosts and network stall, of the exact level; None: `STALL` there
     stall: float | None = None
@@ -94,18 +93,20 @@ def _simulated(folder: Path, workspace: Workspace, options: SimulateOptions, pro
     if options.level == Level.FAST:
         return _by_events(workspace, options, progress)
     require_tools(*SIMULATORS["verilator"])
-    delivered = load_emitted(workspace)
+    delivered, cluster = load_emitted(workspace), load_plan_cluster(workspace)
     graph = folded_graph(load_emitted_graph(workspace), load_plan(workspace))
     stall_256 = round((STALL if options.stall is None else options.stall) * 256)
     exact = ExactOptions(
         batches=batches_of(options, graph.recipe.batch),
+        results=options.frames if options.frames is not None and options.frames < graph.recipe.batch else None,
         network=NetworkModel(
             latency_cycles=options.latency_cycles,
+            bits_per_s=link_rates(cluster),
             stall_256=stall_256,
             seed=options.seed,
             faults=options.faults(delivered),
         ),
-        memory=MemoryModel(stall_256=stall_256, seed=options.seed),
+        memory=memory_model(cluster, stall_256, options.seed),
         host_stall_256=stall_256,
         seed=options.seed,
     )
@@ -137,6 +138,33 @@ def _unsteady(drift: float | None, batches: int) -> Iterator[str]:
         )
 
 
+def _full(meta: Mapping[str, Any]) -> Iterator[str]:
+    """How it goes while every engine is at work, of a run that tells that."""
+    full = meta["full"]
+    if full is not None:
+        first, frames = full["first_frame"] + 1, full["last_frame"] - full["first_frame"]
+        fps = meta["clock_mhz"] * HZ_PER_MHZ / full["cycles_per_frame"]
+        yield (
+            f"with every engine at work, {frames} frames behind frame {first}: {fps:,.0f} frames/s, multipliers of all "
+            f"boards idle {full['idle']:.1%}"
+        )
+    elif meta["level"] == Level.EXACT and len(meta["frame_cycles"]) < meta["batch"]:
+        yield "no two frames came with every engine at work: more `--frames` tell that pace"
+
+
+def _frames(meta: Mapping[str, Any]) -> str:
+    count, batch = len(meta["frame_cycles"]), meta["batch"]
+    return f"{count} frames in {len(meta['batches'])} batches" if count >= batch else f"{count} of {batch} frames"
+
+
+def _filled(meta: Mapping[str, Any]) -> str:
+    last = meta["batches"][-1]
+    first = f"the last batch: {last['fill_cycles']:,} cycles to its first result"
+    if len(meta["frame_cycles"]) < meta["batch"]:
+        return first
+    return f"{first}, {last['drain_cycles']:,} from its last to the last of the new weights"
+
+
 def _lines(meta: Mapping[str, Any]) -> tuple[str, ...]:
     """What a person wants to know."""
     frames, inside = meta["frames_per_second"], meta["frames_per_second_inside"]
@@ -144,18 +172,17 @@ def _lines(meta: Mapping[str, Any]) -> tuple[str, ...]:
         f"{frames:,.0f} frames/s in training" if frames else "one batch tells no interval between batches",
         *([f"{inside:,.0f} frames/s inside a batch"] if inside else []),
     ]
-    last, binds = meta["batches"][-1], meta["binds"]
+    binds = meta["binds"]
     # from batch to batch where there are several: a few of them fill and drain the pipeline for most of the time
     steady = len(meta["batches"]) > 1
     which = "in_training" if steady else "share"
     idle = sorted(meta["idle_by_device"], key=lambda one: -one[which])
     shown = [f"{one['device']} {one[which]:.1%}" for one in idle[:SHOWN_BOARDS]]
     return (
-        f"{len(meta['frame_cycles'])} frames in {len(meta['batches'])} batches, {meta['cycles']:,} cycles of "
-        f"{meta['clock_mhz']:g} MHz, {meta['level']}; {'; '.join(rates)}",
-        f"the last batch: {last['fill_cycles']:,} cycles to its first result, {last['drain_cycles']:,} from its last "
-        "to the last of the new weights",
+        f"{_frames(meta)}, {meta['cycles']:,} cycles of {meta['clock_mhz']:g} MHz, {meta['level']}; {'; '.join(rates)}",
+        _filled(meta),
         *_unsteady(meta["drift"], len(meta["batches"])),
+        *_full(meta),
         f"most at work: {binds['kind']} {binds['name']}, in {binds['share']:.1%} of all cycles",
         *(
             [

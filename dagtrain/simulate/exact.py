@@ -7,13 +7,12 @@ What it counts is, cycle for cycle, what `dagtrain cosim` would count with the s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from fractions import Fraction
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from dagtrain.cosim.bench import design_bench, weight_logs
+from dagtrain.cosim.bench import design_bench, link_carries, weight_logs
 from dagtrain.cosim.cluster import (
     Feeds,
     bench_clocks,
@@ -25,7 +24,6 @@ from dagtrain.cosim.cluster import (
     write_loads,
     write_network,
 )
-from dagtrain.cosim.compare import batch_ends
 from dagtrain.cosim.network import PairCounts, read_counts
 from dagtrain.cosim.parts import Bench
 from dagtrain.cosim.simulator import Listener, RunLog, Simulator, StuckError, build, execute
@@ -41,8 +39,9 @@ from dagtrain.graph.ir import Graph
 from dagtrain.progress import Progress
 from dagtrain.simulate.control import Control, control_of
 from dagtrain.simulate.probes import Heard, Told, read_told, told_of
-from dagtrain.simulate.result import BatchWork, CableWork, Level, Simulation, binding
+from dagtrain.simulate.result import BatchWork, CableWork, Level, Simulation, binding, full_work
 from dagtrain.training.feeds import host_inputs
+from hdl.errors import DagtrainError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +49,8 @@ class ExactOptions:
     """How long, and in what surroundings."""
 
     batches: int
+    # of the first batch, those with whose results it ends; None: when all batches are trained
+    results: int | None = None
     network: NetworkModel
     memory: MemoryModel
     # of 256 cycles, those in which hosts stall
@@ -75,15 +76,23 @@ def simulate_exactly(
     progress: Progress,
     optimise: bool = True,
 ) -> ExactRun:
-    """Train for some batches, without values, and tell when what happened; ``folder`` gets all that is written.
+    """Train for some batches, or a part of one, without values, and tell when what happened.
 
+    ``folder`` gets all that is written.
     ``graph`` is placed and folded, and was emitted.
     ``optimise`` False builds fast and runs slowly.
-    Raises `DataDependentError` for control that reads data, `DagtrainError` for what cannot be simulated without."""
+    Raises `DataDependentError` for control that reads data, `DagtrainError` for a part of a batch that nobody feeds."""
     surroundings = bench_options(
         delivered, graph, options.batches, options.network, options.memory, options.seed,
         host_stall_256=options.host_stall_256,
     )  # fmt: skip
+    if options.results is not None:
+        if spoken(delivered):
+            raise DagtrainError(
+                f"{options.results} frames: a host on the network feeds whole batches",
+                f"give {graph.recipe.batch} or more",
+            )
+        surroundings = replace(surroundings, results=options.results, settle_cycles=0)
     told = told_of(delivered.devices, graph, weight_logs(delivered.devices))
     bench = design_bench(delivered.devices, library, surroundings, folder, values=False, beside=told.text)
     progress.begin("slice", 1)
@@ -97,7 +106,7 @@ def simulate_exactly(
     clocks = bench_clocks(delivered, options.seed)
     program = build(folder / "sim", sources, Simulator.VERILATOR, optimise, clocks, macs=bench.macs).resolve()
     progress.end()
-    frames, records = surroundings.frames, sum(recording.beats for recording in bench.recorded.values())
+    frames, records = surroundings.recorded_frames, sum(recording.beats for recording in bench.recorded.values())
     progress.begin("simulation", frames)
     listener = Listener(progress, frames, records)
     arguments = write_network(folder, delivered, options.network) if bench.macs else ()
@@ -144,19 +153,20 @@ def _simulation(
     log: RunLog,
     cables: tuple[CableWork, ...],
 ) -> Simulation:
-    stamps, batch = log.frame_cycles, graph.recipe.batch
-    ends = batch_ends(stamps, options.batches)
+    batch = graph.recipe.batch
+    results = _of_frames(log.frame_cycles, options.results or options.batches * batch)
     return Simulation(
         level=Level.EXACT,
         clock_mhz=delivered.network_mhz,
         batch=batch,
-        cycles=ends[-1],
+        cycles=results[-1],
         worked_cycles=log.cycles,
-        frame_cycles=_of_frames(stamps, options.batches * batch),
+        frame_cycles=results,
         nodes=heard.nodes,
         cables=cables,
-        batches=_batches(heard, told, _of_frames(stamps, options.batches * batch), batch),
+        batches=_batches(heard, told, results, batch),
         binds=binding(heard.nodes, cables, log.cycles),
+        full=full_work(heard.nodes, heard.works, results) if options.batches == 1 else None,
     )
 
 
@@ -167,14 +177,15 @@ def _of_frames(stamps: Sequence[int], frames: int) -> tuple[int, ...]:
 
 
 def _cables(delivered: Delivered, network: NetworkModel, told: Told, words: Sequence[int]) -> tuple[CableWork, ...]:
-    records = [device.manifest.network for device in delivered.devices if device.manifest.network]
+    ports = {device.manifest.device: device for device in delivered.devices if device.manifest.network}
+    records = [device.manifest.network for device in ports.values() if device.manifest.network]
     bits = records[0].format.payload_bits if records else 0
     return tuple(
         CableWork(
             source=lane.source,
             target=lane.target,
             bits=count * bits,
-            bits_per_cycle=bits * float(min(Fraction(network.words, network.cycles), lane.carries)),
+            bits_per_cycle=bits * float(min(link_carries(ports[lane.source], network), lane.carries)),
         )
         for lane, count in zip(told.lanes, words, strict=True)
         if count
@@ -194,15 +205,20 @@ def _framed(delivered: Delivered, network: NetworkModel, pairs: Sequence[PairCou
 def _batches(heard: Heard, told: Told, results: Sequence[int], batch: int) -> tuple[BatchWork, ...]:
     """Of all batches; versions of weights that were loaded count for none."""
     found = []
-    for number in range(len(results) // batch):
+    for number in range(-(-len(results) // batch)):
         first = number * batch
+        last = min(first + batch, len(results)) - 1
         begun = [node.spans[first].first for node in heard.nodes if not node.per_batch and len(node.spans) > first]
-        sent = [versions[log.loaded + number] for log, versions in zip(told.weights, heard.versions, strict=True)]
+        sent = [
+            versions[log.loaded + number]
+            for log, versions in zip(told.weights, heard.versions, strict=True)
+            if last == first + batch - 1
+        ]
         found.append(
             BatchWork(
                 first_cycle=min(begun),
                 first_result=results[first],
-                last_result=results[first + batch - 1],
+                last_result=results[last],
                 last_weights=max(sent, default=None),
             )
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -15,9 +15,11 @@ from dagtrain.cosim.timeline import Engine, engines
 from dagtrain.emission.delivered import DeliveredDevice
 from dagtrain.graph.ir import Graph
 from dagtrain.simulate.result import NodeWork, Span
+from dagtrain.training.feeds import host_ports
 
-# what the bench writes: number of a stream, 0 for the first or 1 for the last beat of a tensor, cycle; at the end
-SPANS_FILE, TOTALS_FILE = "spans.txt", "totals.txt"
+# what the bench writes: number of a stream, 0 for the first or 1 for the last beat of a tensor, cycle; how long all
+# engines were busy and what lanes carried, at the end; the first of these at the results of each frame
+SPANS_FILE, TOTALS_FILE, WORKS_FILE = "spans.txt", "totals.txt", "works.txt"
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,8 @@ class Told:
     engines: tuple[Engine, ...]
     lanes: tuple[Lane, ...]
     weights: tuple[WeightLog, ...]
+    # of a frame's results
+    result_beats: int
 
     @property
     def text(self) -> str:
@@ -63,8 +67,9 @@ class Told:
             [*(p.clk for p in self.passing), *(e.clk for e in self.engines), *(log.clk for log in self.weights)]
         )
         lines = [
-            "integer spans, totals;",
+            "integer spans, totals, works;",
             f'initial spans = $fopen("{SPANS_FILE}", "w");',
+            f'initial works = $fopen("{WORKS_FILE}", "w");',
             "reg [63:0] now = 1;",
             "always @(posedge clk) now <= now + 1;",
             *(f"reg [31:0] beat_{n} = 0;" for n in range(len(self.passing))),
@@ -75,16 +80,31 @@ class Told:
             "always @(posedge clk) begin",
             *(f"    if ({lane.sent} && !rst) words_{n} <= words_{n} + 1;" for n, lane in enumerate(self.lanes)),
             "end",
+            *self._works(),
             "final begin",
             f'    totals = $fopen("{TOTALS_FILE}", "w");',
             *(f'    $fdisplay(totals, "%0d", worked_{n});' for n in range(len(self.engines))),
             *(f'    $fdisplay(totals, "%0d", words_{n});' for n in range(len(self.lanes))),
             "    $fclose(totals);",
             "    $fclose(spans);",
+            "    $fclose(works);",
             "end",
             "",
         ]
         return "\n".join(lines)
+
+    def _works(self) -> list[str]:
+        """How long every engine has been busy is written in the cycle behind the last result of each frame."""
+        if not self.engines:
+            return []
+        return [
+            "reg [31:0] told_frames = 0;",
+            f"always @(posedge clk) if (progress >= (told_frames + 1) * {self.result_beats}) begin",
+            "    told_frames <= told_frames + 1;",
+            *(f'    $fwrite(works, "%0d ", worked_{n});' for n in range(len(self.engines))),
+            '    $fdisplay(works, "");',
+            "end",
+        ]
 
     def _process(self, clk: str) -> str:
         """What happens at a clock."""
@@ -114,7 +134,8 @@ class Told:
 def told_of(devices: Sequence[DeliveredDevice], graph: Graph, weights: Sequence[WeightLog]) -> Told:
     """Of all nodes on delivered FPGAs."""
     working = [one for one in engines(devices, graph, "") if graph.by_name[one.node].layer.multipliers]
-    return Told(tuple(_passing(devices, graph)), tuple(working), tuple(_lanes(devices)), tuple(weights))
+    results = graph.by_name[host_ports(graph)[2]].layer.sinks[0]
+    return Told(tuple(_passing(devices, graph)), tuple(working), tuple(_lanes(devices)), tuple(weights), results.beats)
 
 
 def _passing(devices: Sequence[DeliveredDevice], graph: Graph) -> Iterable[Passing]:
@@ -158,6 +179,8 @@ class Heard:
     words: tuple[int, ...]
     # of each stream of weights, the cycle in which each version had been sent
     versions: tuple[tuple[int, ...], ...]
+    # node -> multiplier cycles at the results of each frame
+    works: Mapping[str, tuple[int, ...]]
 
 
 def read_told(folder: Path, told: Told, graph: Graph) -> Heard:
@@ -190,7 +213,12 @@ def read_told(folder: Path, told: Told, graph: Graph) -> Heard:
         )
     first = len(told.passing)
     versions = tuple(tuple(ended.get(first + number, ())) for number in range(len(told.weights)))
-    return Heard(tuple(nodes), tuple(totals[len(told.engines) :]), versions)
+    rows = [map(int, line.split()) for line in (folder / WORKS_FILE).read_text().splitlines()]
+    works = {
+        engine.node: tuple(int(graph.by_name[engine.node].layer.multipliers) * busy for busy in column)
+        for engine, column in zip(told.engines, zip(*rows, strict=True), strict=False)
+    }
+    return Heard(tuple(nodes), tuple(totals[len(told.engines) :]), versions, works)
 
 
 def _spans(begun: Sequence[Sequence[int]], ended: Sequence[Sequence[int]]) -> tuple[Span, ...]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
@@ -118,8 +118,52 @@ class Idle:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FullWork:
+    """While every engine works on one batch: between the results of two frames, the first behind which all engines
+    have ended a frame, and the last before any of them has ended its last one."""
+
+    # of the batch, counted from 0
+    first_frame: int
+    last_frame: int
+    # mean
+    cycles_per_frame: float
+    # 1 - busy multiplier cycles / (multipliers * cycles), of the cluster and of each board
+    idle: float
+    idle_by_device: Mapping[str, float]
+
+
+def full_work(nodes: Sequence[NodeWork], works: Mapping[str, Sequence[int]], results: Sequence[int]) -> FullWork | None:
+    """Of a batch whose results came in these cycles, ``works`` being the multiplier cycles of each engine until then;
+    None where no two frames are as `FullWork` says."""
+    engines = [node for node in nodes if node.multipliers and not node.per_batch]
+    if not engines or not all(node.spans for node in engines):
+        return None
+    begun = max(node.spans[0].last for node in engines)
+    # those that have ended all of the batch
+    ended = min((node.spans[-1].last for node in engines if len(node.spans) >= len(results)), default=results[-1])
+    inside = [frame for frame, cycle in enumerate(results) if begun <= cycle <= ended]
+    if len(inside) < 2:
+        return None
+    first, last = inside[0], inside[-1]
+    cycles = results[last] - results[first]
+    there: Counter[str] = Counter()
+    busy: Counter[str] = Counter()
+    for node in nodes:
+        if node.multipliers:
+            there[node.device] += node.multipliers
+            busy[node.device] += works[node.node][last] - works[node.node][first] if node.node in works else 0
+    return FullWork(
+        first_frame=first,
+        last_frame=last,
+        cycles_per_frame=cycles / (last - first),
+        idle=1 - busy.total() / (there.total() * cycles),
+        idle_by_device={device: 1 - busy[device] / (count * cycles) for device, count in there.items()},
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Simulation:
-    """A run of several batches."""
+    """A run of several batches, or of the first frames of one."""
 
     level: Level
     clock_mhz: float
@@ -135,6 +179,8 @@ class Simulation:
     cables: tuple[CableWork, ...]
     batches: tuple[BatchWork, ...]
     binds: Binding
+    # of the exact level, and of one batch
+    full: FullWork | None = None
 
     @property
     def batch_interval(self) -> float | None:
@@ -169,9 +215,9 @@ class Simulation:
 
     @property
     def frame_interval(self) -> float | None:
-        """Mean cycles between results inside the last batch; None of a batch of one frame."""
-        last = self.batches[-1]
-        return (last.last_result - last.first_result) / (self.batch - 1) if self.batch > 1 else None
+        """Mean cycles between results inside the last batch; None of a single frame of it."""
+        last, frames = self.batches[-1], len(self.frame_cycles) - self.batch * (len(self.batches) - 1)
+        return (last.last_result - last.first_result) / (frames - 1) if frames > 1 else None
 
     @property
     def frames_per_second(self) -> float | None:
@@ -257,6 +303,7 @@ class Simulation:
             "nodes": nodes,
             "cables": cables,
             "batches": batches,
+            "full": None if self.full is None else _full_record(self.full),
         }
 
 
@@ -273,6 +320,13 @@ def binding(nodes: Iterable[NodeWork], cables: Iterable[CableWork], cycles: int)
         for cable in cables
     ]
     return max(itertools.chain(engines, links), key=lambda one: one.share)
+
+
+def _full_record(full: FullWork) -> dict[str, Any]:
+    idle = {device: _rounded(share) for device, share in full.idle_by_device.items()}
+    return {**asdict(full), "cycles_per_frame": _rounded(full.cycles_per_frame), "idle": _rounded(full.idle)} | {
+        "idle_by_device": idle
+    }
 
 
 def _rounded(value: float | None) -> float | None:

@@ -9,7 +9,7 @@ from myhdl import Signal, always, always_comb, block, intbv
 
 from hdl.dram.axi import Axi, AxiFormat
 from hdl.memory import address_width, simple_dual_port
-from hdl.signals import Bits, ClockReset, Instances
+from hdl.signals import Bit, Bits, ClockReset, Instances
 from hdl.simulate.models.host import stalls
 from hdl.simulate.models.link import link_wire
 from hdl.stream import Stream
@@ -43,16 +43,18 @@ def dram_model(
     contents: Sequence[int] | None = None,
     stuck: StuckBit | None = None,
 ) -> Instances:
-    """``depth`` words from the image "dram"; reads and writes share ``words`` words in ``cycles`` cycles.
+    """``depth`` words from the image "dram"; reads and writes share ``words`` words in ``cycles`` cycles, and each has
+    a word a cycle at most.
 
-    Serves one burst after another, reads and writes in turns, with no word in a random ``stall_256`` of 256
-    cycles; answers take ``latency`` cycles after the memory.  An address past ``depth`` is answered with an error.
+    Serves reads beside writes, of each one burst right after another, with no word in a random ``stall_256`` of 256
+    cycles; answers take ``latency`` cycles after the memory.  Where there is one word for both, they take turns.  A
+    write is answered when all of it lies there.  An address past ``depth`` is answered with an error.
     ``stuck``: a bit that keeps no other value, whatever is written.
 
     Ports:
         m: in and out, port of ``form`` that a master drives.
     """
-    data_bits, address_bits = form.data_bits, form.address_bits
+    data_bits = form.data_bits
     aw, ar, w = (Stream(form.widths[channel]) for channel in ("aw", "ar", "w"))
     queues = [
         queue(domain, m.aw, aw, depth=_REQUESTS),
@@ -62,23 +64,20 @@ def dram_model(
     answer, data = Stream(form.widths["b"]), Stream(form.widths["r"])
     answer_wire = link_wire(domain, answer, m.b, latency=latency)
     data_wire = link_wire(domain, data, m.r, latency=latency)
-    go, reading, writing, prefer_write, bad, have, have_last, have_bad = (Signal(bool(0)) for _ in range(8))
+    go, have, have_last, have_bad, answering, answer_bad = (Signal(bool(0)) for _ in range(6))
     gate = stalls(domain, go, probability_256=stall_256, seed=seed)
-    # the burst under way
-    address, last_address = (Signal(intbv(0)[address_bits + 1 :]) for _ in range(2))
-    limit = cycles + words
-    budget = Signal(intbv(0, min=0, max=limit + 1))
-    pay, fetch, put, take_write, take_read, answering, idle = (Signal(bool(0)) for _ in range(7))
-    write_first, write_last, read_first, read_last = (Signal(intbv(0)[address_bits + 1 :]) for _ in range(4))
-    place = Signal(intbv(0)[address_width(depth) :])
+    reads, writes = (_Burst(form) for _ in range(2))
+    bursts = [_burst(domain, ar, reads, depth=depth), _burst(domain, aw, writes, depth=depth)]
+    place, target = (Signal(intbv(0)[address_width(depth) :]) for _ in range(2))
     word, incoming = Signal(intbv(0)[data_bits:]), Signal(intbv(0)[data_bits:])
-    last_at, request_bits, place_bits = form.widths["r"] - 1, aw.width, len(place)
+    fetch, put = Signal(bool(0)), Signal(bool(0))
+    last_at, place_bits = form.widths["r"] - 1, len(place)
     kept = incoming if stuck is None else Signal(intbv(0)[data_bits:])
-    faults = [] if stuck is None else [stuck_cell(place, incoming, kept, stuck=stuck)]
+    faults = [] if stuck is None else [stuck_cell(target, incoming, kept, stuck=stuck)]
     store = simple_dual_port(
         domain.clk,
         put,
-        place,
+        target,
         kept,
         fetch,
         place,
@@ -88,33 +87,29 @@ def dram_model(
         contents=contents,
         image="dram",
     )
+    may_read, may_write = Signal(bool(0)), Signal(bool(0))
+    shares = _shares(domain, may_read, may_write, reads.step, writes.step, words=words, cycles=cycles)
 
     @always_comb
-    def ends() -> None:
-        write_first.next = aw.payload[address_bits:]
-        write_last.next = aw.payload[address_bits:] + aw.payload[request_bits:address_bits]
-        read_first.next = ar.payload[address_bits:]
-        read_last.next = ar.payload[address_bits:] + ar.payload[request_bits:address_bits]
-
-    @always_comb
-    def pick() -> None:
-        idle.next = not reading and not writing and not answering
-        take_write.next = aw.valid and idle and (prefer_write or not ar.valid)
-        take_read.next = ar.valid and idle and (not prefer_write or not aw.valid)
-        aw.ready.next = idle and (prefer_write or not ar.valid)
-        ar.ready.next = idle and (not prefer_write or not aw.valid)
+    def want() -> None:
+        may_read.next = reads.busy and go and (not have or data.ready)
+        may_write.next = writes.busy and go and w.valid and (not writes.ends or not answering or answer.ready)
 
     @always_comb
     def serve() -> None:
-        fetch.next = reading and go and budget >= cycles and not bad and (not have or data.ready)
-        put.next = writing and w.valid and go and budget >= cycles and not bad
-        w.ready.next = writing and go and budget >= cycles
+        fetch.next = reads.step and not reads.bad
+        put.next = writes.step and not writes.bad
+        w.ready.next = writes.step
         incoming.next = w.payload[data_bits:]
-        pay.next = go and budget >= cycles and ((reading and (not have or data.ready)) or (writing and w.valid))
-        if bad:
-            place.next = 0
-        else:
-            place.next = address[place_bits:]
+
+    @always_comb
+    def find() -> None:
+        place.next = 0
+        target.next = 0
+        if not reads.bad:
+            place.next = reads.address[place_bits:]
+        if not writes.bad:
+            target.next = writes.address[place_bits:]
 
     @always_comb
     def out() -> None:
@@ -126,55 +121,130 @@ def dram_model(
         data.payload.next[last_at] = have_last
         answer.valid.next = answering
         answer.payload.next = 0
-        if bad:
+        if answer_bad:
             answer.payload.next = 2
 
     @always(domain.clk.posedge)
     def step() -> None:
-        if take_write:
-            address.next = write_first
-            last_address.next = write_last
-            writing.next = True
-            prefer_write.next = False
-            bad.next = write_last >= depth
-        if take_read:
-            address.next = read_first
-            last_address.next = read_last
-            reading.next = True
-            prefer_write.next = True
-            bad.next = read_last >= depth
-        if pay:
-            if address == last_address:
-                reading.next = False
-                writing.next = False
-                answering.next = writing
-            else:
-                address.next = address + 1
-        if answering and answer.ready:
+        if writes.step and writes.ends:
+            answering.next = True
+            answer_bad.next = writes.bad
+        elif answer.ready:
             answering.next = False
-        if pay and reading:
+        if reads.step:
             have.next = True
-            have_last.next = address == last_address
-            have_bad.next = bad
+            have_last.next = reads.ends
+            have_bad.next = reads.bad
         elif data.ready:
             have.next = False
         if domain.rst:
-            reading.next = False
-            writing.next = False
             answering.next = False
             have.next = False
-            prefer_write.next = False
+
+    return queues, answer_wire, data_wire, gate, bursts, faults, store, shares, want, serve, find, out, step
+
+
+class _Burst:
+    """A burst under way."""
+
+    def __init__(self, form: AxiFormat) -> None:
+        self.busy, self.ends, self.bad = (Signal(bool(0)) for _ in range(3))
+        # a word of it passes
+        self.step = Signal(bool(0))
+        # of the next word
+        self.address: Bits = Signal(intbv(0)[form.address_bits + 1 :])
+
+
+@block
+def _burst(domain: ClockReset, request: Stream, burst: _Burst, *, depth: int) -> Instances:
+    """Takes requests, one right after another.
+
+    Ports:
+        request: in, stream of an address and, above it, one less than the words.
+        burst: all but ``step`` out; ``step`` in.
+    """
+    address_bits, request_bits = len(burst.address) - 1, request.width
+    last = Signal(intbv(0)[address_bits + 1 :])
+    first_now, last_now = (Signal(intbv(0)[address_bits + 1 :]) for _ in range(2))
+    take = Signal(bool(0))
+
+    @always_comb
+    def places() -> None:
+        first_now.next = request.payload[address_bits:]
+        last_now.next = request.payload[address_bits:] + request.payload[request_bits:address_bits]
+
+    @always_comb
+    def accept() -> None:
+        burst.ends.next = burst.address == last
+        take.next = request.valid and (not burst.busy or (burst.step and burst.address == last))
+        request.ready.next = not burst.busy or (burst.step and burst.address == last)
+
+    @always(domain.clk.posedge)
+    def move() -> None:
+        if take:
+            burst.busy.next = True
+            burst.address.next = first_now
+            last.next = last_now
+            burst.bad.next = last_now >= depth
+        elif burst.step:
+            if burst.address == last:
+                burst.busy.next = False
+            else:
+                burst.address.next = burst.address + 1
+        if domain.rst:
+            burst.busy.next = False
+
+    return places, accept, move
+
+
+@block
+def _shares(
+    domain: ClockReset, wants_read: Bit, wants_write: Bit, read: Bit, write: Bit, *, words: int, cycles: int
+) -> Instances:
+    """Lets ``words`` words in ``cycles`` cycles pass, of two that take turns.
+
+    Ports:
+        wants_read, wants_write: in, 1 bit each.
+        read, write: out, 1 bit each: the word passes.
+    """
+    most, both = 2 * cycles + words, 2 * cycles
+    # from which on there is more than can be saved
+    full, full_one, full_both = most - words, most - words + cycles, most - words + both
+    budget = Signal(intbv(both, min=0, max=most + 1))
+    prefer_write, one, two = (Signal(bool(0)) for _ in range(3))
+
+    @always_comb
+    def can() -> None:
+        one.next = budget >= cycles
+        two.next = budget >= both
+
+    @always_comb
+    def choose() -> None:
+        read.next = wants_read and one and (two or not wants_write or not prefer_write)
+        write.next = wants_write and one and (two or not wants_read or prefer_write)
 
     @always(domain.clk.posedge)
     def spend() -> None:
-        if pay:
-            budget.next = budget + words - cycles
-        elif budget < cycles:
+        if read and write:
+            if budget < full_both:
+                budget.next = budget + words - both
+            else:
+                budget.next = most
+        elif read or write:
+            prefer_write.next = read
+            if budget < full_one:
+                budget.next = budget + words - cycles
+            else:
+                budget.next = most
+        elif budget < full:
             budget.next = budget + words
+        else:
+            budget.next = most
         if domain.rst:
-            budget.next = cycles
+            budget.next = both
+            prefer_write.next = False
 
-    return queues, answer_wire, data_wire, gate, faults, store, ends, pick, serve, out, step, spend
+    return can, choose, spend
 
 
 @block

@@ -202,16 +202,16 @@ def link_switch(
     form: LinkFormat,
     here: Sequence[int] | None = None,
     latency: int = LEAST_LATENCY,
-    words: int = 1,
-    cycles: int = 1,
+    rates: Sequence[tuple[int, int]] | None = None,
     stall_256: int = 0,
     seed: int = 1,
     room: int = 64,
 ) -> Instances:
     """A switch: ``xs[i]`` comes from device i, ``ys[i]`` goes to it.
 
-    Every device may send, and separately receive, ``words`` words in ``cycles`` cycles; a word takes ``latency``
-    + 3 cycles and one more for each device after the first, plus waiting.  Stalls are random, by ``seed``.
+    Device i may send, and separately receive, so many words in so many cycles as ``rates[i]`` says, one a cycle if
+    nothing does; a word takes ``latency`` + 3 cycles and one more for each device after the first, plus waiting.
+    Stalls are random, by ``seed``.
     Words between two devices stay in order, and one that waits for its device keeps none for another waiting, as in
     any switch with a queue for each output ("virtual output queues"); each holds ``room`` words.
 
@@ -228,6 +228,7 @@ def link_switch(
         came: in, streams as wide, a lane back of each of those.
     """
     count = form.devices
+    carried = [(1, 1)] * count if rates is None else rates
     own = range(count) if here is None else here
     away = lanes_between(own, count)
     if not len(own) == len(xs) == len(ys) or not len(away) == len(sent) == len(came):
@@ -243,8 +244,11 @@ def link_switch(
     for source, x in zip(own, xs, strict=True):
         rest = Stream(bits)
         parts.append(
-            link_gate(domain, x, rest, words=words, cycles=cycles, stall_256=stall_256, seed=seed + 2 * source)
-        )
+            link_gate(
+                domain, x, rest,
+                words=carried[source][0], cycles=carried[source][1], stall_256=stall_256, seed=seed + 2 * source,
+            )
+        )  # fmt: skip
         for device in range(count):
             mine, others = leaving.get((source, device)) or Stream(bits), Stream(bits)
             # the last one takes what no device before it did
@@ -268,7 +272,8 @@ def link_switch(
         parts.append(
             link_wire(
                 domain, joined, y,
-                words=words, cycles=cycles, stall_256=stall_256, seed=seed + 2 * device + 1, public=f"to_{device}",
+                words=carried[device][0], cycles=carried[device][1], stall_256=stall_256, seed=seed + 2 * device + 1,
+                public=f"to_{device}",
             )
         )  # fmt: skip
     return parts
