@@ -159,8 +159,8 @@ def test_a_stream_that_no_unit_keeps_up_with_is_not_offered_whole(monkeypatch: p
     monkeypatch.setattr("dagtrain.planning.costs.LEAST_DRAM_BLOCKS", 1)
     monkeypatch.setattr(DramUse, "delay_cycles", lambda *_: 0)
     graph, fast, estimator = residual(2), slow_cluster(10**12), FifoEstimator()
-    # 144 words of 64 bits a map; a unit loses a cycle in a burst of eight words
-    for cycles, wanted in ((162, {False: {1}, True: {1}}), (161, {False: set(), True: {2}})):
+    # 144 words of 64 bits a map
+    for cycles, wanted in ((144, {False: {1}, True: {1}}), (143, {False: set(), True: {2}})):
         for deal in (False, True):
             costs = Prices(graph, fast, estimator, {}, Silent(), deal=deal).costs(cycles)  # type: ignore[arg-type]
             offers = costs.offers(costs.folded.by_name["conv2.gradient"])
@@ -172,7 +172,7 @@ def test_a_copy_has_as_much_longer_for_a_frame_in_dram_as_elsewhere(monkeypatch:
     monkeypatch.setattr("dagtrain.planning.costs.LEAST_DRAM_BLOCKS", 1)
     monkeypatch.setattr(DramUse, "delay_cycles", lambda *_: 0)
     graph, fast, estimator = residual(2, copies=2), slow_cluster(10**12), FifoEstimator()
-    for cycles, kept in ((81, True), (80, False)):
+    for cycles, kept in ((72, True), (71, False)):
         costs = Prices(graph, fast, estimator, {}, Silent()).costs(cycles)  # type: ignore[arg-type]
         for copy in range(2):
             offers = costs.offers(costs.folded.by_name[f"conv2.gradient@{copy}"])

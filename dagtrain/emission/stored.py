@@ -41,8 +41,8 @@ class Stored:
 
     @property
     def keeps_up(self) -> bool:
-        """Whether the unit is fast enough: to write a burst takes it a cycle more than it has words."""
-        return self.load * (self.unit.burst + 1) <= self.unit.burst
+        """Whether the unit is fast enough: it writes and reads a word a cycle."""
+        return self.load <= 1
 
     def port_words(self, port: AxiFormat) -> int:
         """Words of the memory port that a tensor takes."""

@@ -41,6 +41,8 @@ def burst_length(last: Bit, length: Bits, shorter: Bits, *, unit: Region) -> Ins
 def burst_writer(domain: ClockReset, base: Bits, x: Stream, m: Axi, bursts: Bursts, *, unit: Region) -> Instances:
     """Collects a burst, then sends it; answers are counted, nothing waits for them but the rule.
 
+    A burst is asked for while the one before it leaves, so that its turn has passed all arbiters when that is out.
+
     Ports:
         base: in, ``unit.format.address_bits`` bits, constant: word address of the region.
         x: in, stream of words: the whole elements that fit ``unit.format.data_bits``.
@@ -62,13 +64,15 @@ def burst_writer(domain: ClockReset, base: Bits, x: Stream, m: Axi, bursts: Burs
     left = Signal(intbv(0, min=0, max=burst + 1))
     address = Signal(intbv(0)[unit.format.address_bits :])
     beats = Signal(intbv(0, min=0, max=burst))
-    request, came, sent = (Signal(bool(0)) for _ in range(3))
+    # of the burst behind it, while that is asked for
+    coming = Signal(intbv(0, min=0, max=burst + 1))
+    request, came, sent, ahead = (Signal(bool(0)) for _ in range(4))
     address_bits, total_bits = unit.format.address_bits, unit.format.data_bits
     request_bits, shift = m.aw.width, burst.bit_length() - 1
 
     @always_comb
     def start() -> None:
-        bursts.started.next = bursts.may_start and left == 0 and not request and collected >= length
+        bursts.started.next = bursts.may_start and not ahead and not request and collected >= length
 
     @always_comb
     def out() -> None:
@@ -104,11 +108,21 @@ def burst_writer(domain: ClockReset, base: Bits, x: Stream, m: Axi, bursts: Burs
     def send() -> None:
         if request and m.aw.ready:
             request.next = False
-        if sent:
-            left.next = left - 1
+        if left == 0 or (sent and left == 1):
+            if bursts.started:
+                left.next = length
+            else:
+                left.next = coming
+            coming.next = 0
+            ahead.next = False
+        else:
+            if sent:
+                left.next = left - 1
+            if bursts.started:
+                coming.next = length
+                ahead.next = True
         if bursts.started:
             request.next = True
-            left.next = length
             beats.next = shorter
             address.next = base + (slot << shift)
             if slot == final_slot:
@@ -117,6 +131,8 @@ def burst_writer(domain: ClockReset, base: Bits, x: Stream, m: Axi, bursts: Burs
                 slot.next = slot + 1
         if domain.rst:
             request.next = False
+            ahead.next = False
+            coming.next = 0
             left.next = 0
             slot.next = first_slot
 
