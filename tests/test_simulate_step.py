@@ -47,14 +47,37 @@ def test_files_that_were_changed_since_are_not_simulated(case: Case) -> None:
     assert "dagtrain emit" in outcome.error
 
 
-def test_frames_are_whole_batches_and_an_unchanged_step_is_not_done_again(case: Case) -> None:
-    first = told(case, "--frames", 5, "--stall", 0)
+def test_frames_are_whole_batches_or_the_first_of_one_and_an_unchanged_step_is_not_done_again(case: Case) -> None:
+    whole = told(case, "--batches", 1, "--stall", 0)
+    batch = whole["batch"]
+    first = told(case, "--frames", batch + 1, "--stall", 0)
     assert first["done"]
-    batch = first["batch"]
-    assert len(first["frame_cycles"]) == len(first["batches"]) * batch == -(-5 // batch) * batch
-    again = told(case, "--frames", 5, "--stall", 0)
+    assert len(first["frame_cycles"]) == len(first["batches"]) * batch == 2 * batch
+    again = told(case, "--frames", batch + 1, "--stall", 0)
     assert not again["done"]
     assert {**again, "done": True} == first
+    # in the same cycles, and nothing behind them
+    part = told(case, "--frames", batch - 1, "--stall", 0)
+    assert part["frame_cycles"] == whole["frame_cycles"][:-1]
+    assert part["worked_cycles"] < whole["worked_cycles"]
+    assert part["batches"] == [whole["batches"][0] | {
+        "last_result": part["frame_cycles"][-1], "last_weights": None, "drain_cycles": 0
+    }]  # fmt: skip
+    assert f"  {batch - 1} of {batch} frames, " in case.step("simulate", "--frames", batch - 1, "--stall", 0).out
+
+
+def test_faults_are_of_frames_and_of_the_exact_level(case: Case) -> None:
+    for words, message in (
+        (("--loss", 0.1), "--loss: words go over this network as they are, there are no frames"),
+        (
+            ("--loss", 2, "--link-down", "fpga0"),
+            "--loss must lie in [0, 1], not 2.0; --link-down fpga0 is not PORT:FIRST",
+        ),
+        (("--level", "fast", "--corrupt", 0.5), "--corrupt: of --level exact, events know no frames"),
+    ):
+        outcome = case.step("simulate", *words)
+        assert outcome.code == 1
+        assert message in outcome.error
 
 
 def told(case: Case, *words: object) -> dict[str, Any]:

@@ -12,12 +12,14 @@ from dagtrain.simulate.result import (
     Binding,
     Bound,
     CableWork,
+    FullWork,
     Idle,
     Level,
     NodeWork,
     Simulation,
     Span,
     binding,
+    full_work,
 )
 
 ENGINE = NodeWork(
@@ -60,6 +62,30 @@ def test_frames_a_second_count_what_is_between_batches_and_inside_they_do_not() 
     assert RUN.frames_per_second == 2 * 200e6 / 200
     assert RUN.frame_interval == 60
     assert RUN.frames_per_second_inside == pytest.approx(200e6 / 60)
+
+
+def test_the_pace_with_every_engine_at_work_is_that_of_the_slowest() -> None:
+    results = (100, 200, 300, 400, 500, 600)
+    # behind its first frame, and before its last one of all six
+    fast = replace(ENGINE, spans=tuple(Span(end - 90, end) for end in (90, 190, 290, 390, 490, 550)))
+    slow = replace(fast, node="s", device="b", spans=tuple(Span(end - 90, end) for end in (180, 300, 420, 540)))
+    works = {"c": [0, 400, 800, 1200, 1600, 2000], "s": [0, 0, 200, 440, 680, 920]}
+    found = full_work([fast, slow, UPDATE, FORK], works, results, {"c": 1.0, "s": 1.0})
+    assert found == FullWork(
+        first_frame=1,
+        last_frame=4,
+        cycles_per_frame=120,
+        idle=1 - (1200 + 680) / (10 * 300),
+        idle_by_device={"a": 1 - 1200 / (6 * 300), "b": 1 - 680 / (4 * 300)},
+    )
+    # one of two copies
+    copy = full_work([fast, slow], works, results, {"c": 1.0, "s": 0.5})
+    assert copy is not None
+    assert copy.cycles_per_frame == 100
+    idle = replace(slow, spans=())
+    assert full_work([fast, idle], works, results, {"c": 1.0, "s": 1.0}) is None
+    late = replace(slow, spans=(Span(410, 510),))
+    assert full_work([fast, late], works, results, {"c": 1.0, "s": 1.0}) is None
 
 
 def test_batches_while_fifos_fill_do_not_count() -> None:
@@ -109,7 +135,7 @@ def test_one_batch_or_batches_of_one_frame_tell_no_interval() -> None:
     one = replace(RUN, batches=RUN.batches[:1])
     assert one.batch_interval is None
     assert one.frames_per_second is None
-    assert replace(RUN, batch=1).frames_per_second_inside is None
+    assert replace(RUN, batch=1, frame_cycles=RUN.frame_cycles[:2]).frames_per_second_inside is None
 
 
 def test_idle_is_the_share_of_multiplier_cycles_without_work_by_engine_and_by_board() -> None:

@@ -166,7 +166,9 @@ def _simulation(
         cables=cables,
         batches=_batches(heard, told, results, batch),
         binds=binding(heard.nodes, cables, log.cycles),
-        full=full_work(heard.nodes, heard.works, results) if options.batches == 1 else None,
+        full=full_work(heard.nodes, heard.works, results, {node: float(graph.busy(node)) for node in graph.by_name})
+        if options.batches == 1
+        else None,
     )
 
 

@@ -125,16 +125,18 @@ class FullWork:
     # of the batch, counted from 0
     first_frame: int
     last_frame: int
-    # mean
+    # mean, of the results or of the engine that is slowest meanwhile: what is in front of it runs ahead for a while
     cycles_per_frame: float
     # 1 - busy multiplier cycles / (multipliers * cycles), of the cluster and of each board
     idle: float
     idle_by_device: Mapping[str, float]
 
 
-def full_work(nodes: Sequence[NodeWork], works: Mapping[str, Sequence[int]], results: Sequence[int]) -> FullWork | None:
-    """Of a batch whose results came in these cycles, ``works`` being the multiplier cycles of each engine until then;
-    None where no two frames are as `FullWork` says."""
+def full_work(
+    nodes: Sequence[NodeWork], works: Mapping[str, Sequence[int]], results: Sequence[int], shares: Mapping[str, float]
+) -> FullWork | None:
+    """Of a batch whose results came in these cycles, ``works`` being the multiplier cycles of each engine until then,
+    and ``shares`` the part of all frames that it gets; None where no two frames are as `FullWork` says."""
     engines = [node for node in nodes if node.multipliers and not node.per_batch]
     if not engines or not all(node.spans for node in engines):
         return None
@@ -146,6 +148,11 @@ def full_work(nodes: Sequence[NodeWork], works: Mapping[str, Sequence[int]], res
         return None
     first, last = inside[0], inside[-1]
     cycles = results[last] - results[first]
+    intervals = [cycles / (last - first)]
+    for node in engines:
+        ends = [span.last for span in node.spans if results[first] <= span.last <= results[last]]
+        if len(ends) > 1:
+            intervals.append((ends[-1] - ends[0]) / (len(ends) - 1) * shares[node.node])
     there: Counter[str] = Counter()
     busy: Counter[str] = Counter()
     for node in nodes:
@@ -155,7 +162,7 @@ def full_work(nodes: Sequence[NodeWork], works: Mapping[str, Sequence[int]], res
     return FullWork(
         first_frame=first,
         last_frame=last,
-        cycles_per_frame=cycles / (last - first),
+        cycles_per_frame=max(intervals),
         idle=1 - busy.total() / (there.total() * cycles),
         idle_by_device={device: 1 - busy[device] / (count * cycles) for device, count in there.items()},
     )
