@@ -260,6 +260,9 @@ def test_a_sweep_leaves_further_devices_empty_where_that_trains_faster(tmp_path:
     assert kept == {**two, "devices": 3, "bound_fps": 1500.0, "dsp_capacity": 12}
     assert "3 devices, 1 of them empty: 900 frames/s in training, 1,000 inside a batch" in sweep_step._line(kept)
     assert sweep_step._no_slower(two, [none]) is two
+    # a search that priced slower levels alone proves nothing of a plan that is faster
+    slow = {**three, "throughput_fps": 500.0, "steady_fps": 600.0, "bound_fps": 622.0}
+    assert sweep_step._no_slower(slow, [two])["bound_fps"] == 1000.0
     assert sweep_step._no_slower(none, []) is none
     # pins that a plan of two cannot keep; a ring of two, whose ways are others in one of three
     options, switch = PlaceOptions(devices=tmp_path), parse_cluster(CLUSTER, "cluster.toml")

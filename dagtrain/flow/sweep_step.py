@@ -200,7 +200,9 @@ def _no_slower(point: dict[str, Any], fewer: Sequence[Mapping[str, Any]]) -> dic
     best = max(planned, key=lambda entry: float(entry["throughput_fps"]), default=None)
     if best is None or (point["throughput_fps"] or 0.0) >= best["throughput_fps"]:
         return point
-    return {**point, **{name: best[name] for name in ("used_devices", "throughput_fps", "steady_fps", "dsp", "why")}}
+    kept = {name: best[name] for name in ("used_devices", "throughput_fps", "steady_fps", "dsp", "why")}
+    # of the levels that either search priced
+    return {**point, **kept, "bound_fps": max(point["bound_fps"] or 0.0, best["bound_fps"])}
 
 
 def _line(point: dict[str, Any]) -> str:
@@ -210,7 +212,7 @@ def _line(point: dict[str, Any]) -> str:
     return (
         f"{point['devices']} devices{f', {empty} of them empty' if empty else ''}: "
         f"{training_text(point['throughput_fps'])} frames/s in training, {rate_text(point['steady_fps'])} inside a "
-        f"batch, where at most {rate_text(point['bound_fps'])} are possible, "
+        f"batch, where at most {rate_text(point['bound_fps'])} are possible at the levels priced, "
         f"{point['dsp'] / max(1, point['dsp_capacity']):.0%} of the DSP blocks"
     )
 
@@ -220,6 +222,6 @@ def _chart(graph: Graph, cluster: Cluster, points: list[dict[str, Any]]) -> str:
     series = {
         "training": [(point["devices"], point["throughput_fps"]) for point in planned],
         "inside a batch": [(point["devices"], point["steady_fps"]) for point in planned],
-        "proven bound inside a batch": [(point["devices"], point["bound_fps"]) for point in planned],
+        "most inside a batch, levels priced": [(point["devices"], point["bound_fps"]) for point in planned],
     }
     return line_chart(f"{graph.name} on {cluster.name}, more or fewer of it", "devices", "frames/s", series)
