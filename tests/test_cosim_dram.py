@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.memory import DeviceMemory, MemoryModel, fifo_regions
 from dagtrain.emission.modules import ModuleLibrary, verilog_name
 from dagtrain.emission.stored import DramUse, can_be_dealt
+from dagtrain.flow.cosim_step import link_rates, memory_model
 from dagtrain.graph.ir import Graph, Role
 from dagtrain.passes.memory_home import keep_in_dram, move_memories, sharing_weights
 from dagtrain.progress import Silent
@@ -26,6 +28,7 @@ from hdl.dram.axi import AxiFormat
 from hdl.errors import DagtrainError, ToolError
 from hdl.layers.storage import Home
 from hdl.tensor import Kind
+from placement.problem.cluster import parse_cluster
 from tests.cosim_support import (
     BATCH,
     CYCLES,
@@ -356,3 +359,52 @@ def test_what_cannot_lie_in_dram_is_refused() -> None:
     small = AxiFormat(data_bits=64, address_bits=8)
     with pytest.raises(DagtrainError, match=r"past the 8-bit addresses of the memory port; keep less in DRAM"):
         designed(graph, "one", use(big_stashes(designed(graph, "one", use())), small))
+
+
+def test_simulated_memories_and_links_are_those_of_the_cluster_file() -> None:
+    text = """
+[cluster]
+name = "two"
+clock_mhz = 200
+dram_word_bits = 512
+link_word_bits = 64
+
+[[board]]
+name = "near"
+part = "AGFB014"
+dram_gb_per_s = 40
+dram_gbyte = 8
+dram_efficiency = 0.5
+dram_channels = 2
+link_gbit_per_s = 10
+utilisation = { dsp = 0.5, m20k = 0.5, alm = 0.5 }
+
+[[board]]
+name = "far"
+part = "AGFB014"
+clock_mhz = 100
+dram_gb_per_s = 0
+dram_gbyte = 0
+link_gbit_per_s = 4
+utilisation = { dsp = 0.5, m20k = 0.5, alm = 0.5 }
+
+[[device]]
+name = "a"
+board = "near"
+
+[[device]]
+name = "b"
+board = "far"
+"""
+    cluster = parse_cluster(text, "cluster.toml")
+    model = memory_model(cluster, 7, 3)
+    assert model.bytes_per_s == {"a": 10 * 10**9}
+    # 12.8 GB/s were a word of 64 bytes in every cycle of 200 MHz
+    found = model.behind("a", 512, 200e6)
+    assert (found.words, found.cycles) == (25, 32)
+    assert Fraction(found.words, found.cycles) == Fraction(10, 12.8)
+    assert (found.stall_256, found.seed, found.bytes_per_s) == (7, 3, {})
+    # each way a word a cycle, and no more
+    assert model.behind("a", 64, 200e6).words == 2
+    assert model.behind("b", 512, 100e6) == replace(model, bytes_per_s={})
+    assert link_rates(cluster) == {"a": 10 * 10**9, "b": 4 * 10**9}

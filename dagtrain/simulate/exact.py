@@ -110,7 +110,8 @@ def simulate_exactly(
     progress.begin("simulation", frames)
     listener = Listener(progress, frames, records)
     arguments = write_network(folder, delivered, options.network) if bench.macs else ()
-    write_loads(delivered, bench, Executor(graph, Mode.GOLDEN), options.batches, folder)
+    if bench.loads:
+        write_loads(delivered, bench, Executor(graph, Mode.GOLDEN), options.batches, folder)
     host = NetworkHost(delivered, graph, _nothing(graph, options.batches)) if spoken(delivered) else None
     try:
         log = execute(program, folder, listener.on_frame, arguments=arguments, host=host, on_cycle=listener.on_cycle)
