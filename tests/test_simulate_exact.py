@@ -149,7 +149,12 @@ def test_over_an_ethernet_with_clocks_of_its_own_records_come_in_the_same_cycles
     tmp_path: Path, host: bool, faults: Faults
 ) -> None:
     design = framed(host=host, clocked={"beta": (156.25, 128)}, periods={"beta": Fraction(200, 250)})
-    check(design, tmp_path, (1, 0), (2, 64), faults=faults)
+    run = check(design, tmp_path, (1, 0), (2, 64), faults=faults)
+    nodes, layer = {node.node: node for node in run.simulation.nodes}, design.graph.by_name["conv2"].layer
+    # of its clock, which is faster, in cycles of the network's
+    assert nodes["conv2"].device == "beta"
+    frames = BATCHES * design.graph.recipe.batch
+    assert nodes["conv2"].busy_multiplier_cycles == round(frames * layer.walk.cycles * layer.multipliers * 4 / 5)
 
 
 def test_state_is_loaded_by_ports_in_the_same_cycles(tmp_path: Path) -> None:

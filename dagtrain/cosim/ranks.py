@@ -266,7 +266,7 @@ def _joined(benches: Sequence[Bench | None]) -> Bench:
 def _whole(ends: Sequence[BenchEnd]) -> BenchEnd:
     """How the cluster ended: as the rank that could say so did."""
     told = next(end for end in ends if end.how is not Ended.ABANDONED)
-    return replace(told, frame_cycles=tuple(sorted({cycle for end in ends for cycle in end.frame_cycles})))
+    return replace(told, frame_cycles=tuple(sorted(cycle for end in ends for cycle in end.frame_cycles)))
 
 
 # ------------------------------------------------------------------------------------------------ all others

@@ -59,6 +59,12 @@ class Told:
     weights: tuple[WeightLog, ...]
     # of a frame's results
     result_beats: int
+    # device -> cycles of the network in one of its own
+    periods: Mapping[str, Fraction]
+
+    def multiplier_cycles(self, engine: Engine, busy: int, graph: Graph) -> int:
+        """Of the network's clock, in which an engine was busy for so many of its own."""
+        return round(int(graph.by_name[engine.node].layer.multipliers) * busy * self.periods[engine.device])
 
     @property
     def text(self) -> str:
@@ -82,6 +88,10 @@ class Told:
             "end",
             *self._works(),
             "final begin",
+            # the run may end by then
+            f"    if ({self._came}) begin",
+            *self._busy,
+            "    end",
             f'    totals = $fopen("{TOTALS_FILE}", "w");',
             *(f'    $fdisplay(totals, "%0d", worked_{n});' for n in range(len(self.engines))),
             *(f'    $fdisplay(totals, "%0d", words_{n});' for n in range(len(self.lanes))),
@@ -94,17 +104,26 @@ class Told:
         return "\n".join(lines)
 
     def _works(self) -> list[str]:
-        """How long every engine has been busy is written in the cycle behind the last result of each frame."""
-        if not self.engines:
-            return []
+        """How long every engine has been busy is written in a cycle behind the last result of each frame."""
         return [
             "reg [31:0] told_frames = 0;",
-            f"always @(posedge clk) if (progress >= (told_frames + 1) * {self.result_beats}) begin",
-            "    told_frames <= told_frames + 1;",
-            *(f'    $fwrite(works, "%0d ", worked_{n});' for n in range(len(self.engines))),
-            '    $fdisplay(works, "");',
+            "always @(posedge clk) begin",
+            f"    if ({self._came}) begin",
+            "        told_frames <= told_frames + 1;",
+            *self._busy,
+            "    end",
             "end",
         ]
+
+    @property
+    def _came(self) -> str:
+        """Whether a frame has come whose results were not told of."""
+        return f"progress >= (told_frames + 1) * {self.result_beats}"
+
+    @property
+    def _busy(self) -> list[str]:
+        written = [f'        $fwrite(works, "%0d ", worked_{n});' for n in range(len(self.engines))]
+        return [*written, '        $fdisplay(works, "");']
 
     def _process(self, clk: str) -> str:
         """What happens at a clock."""
@@ -135,7 +154,15 @@ def told_of(devices: Sequence[DeliveredDevice], graph: Graph, weights: Sequence[
     """Of all nodes on delivered FPGAs."""
     working = [one for one in engines(devices, graph, "") if graph.by_name[one.node].layer.multipliers]
     results = graph.by_name[host_ports(graph)[2]].layer.sinks[0]
-    return Told(tuple(_passing(devices, graph)), tuple(working), tuple(_lanes(devices)), tuple(weights), results.beats)
+    return Told(
+        tuple(_passing(devices, graph)), tuple(working), tuple(_lanes(devices)), tuple(weights), results.beats,
+        {device.manifest.device: _period(device) for device in devices},
+    )  # fmt: skip
+
+
+def _period(device: DeliveredDevice) -> Fraction:
+    manifest = device.manifest
+    return Fraction(manifest.network_mhz or manifest.clock_mhz) / Fraction(manifest.clock_mhz)
 
 
 def _passing(devices: Sequence[DeliveredDevice], graph: Graph) -> Iterable[Passing]:
@@ -191,7 +218,10 @@ def read_told(folder: Path, told: Told, graph: Graph) -> Heard:
         number, last, cycle = map(int, line.split())
         (ended if last else begun).setdefault(number, []).append(cycle)
     totals = [int(line) for line in (folder / TOTALS_FILE).read_text().split()]
-    worked = {engine.node: total for engine, total in zip(told.engines, totals, strict=False)}
+    worked = {
+        engine.node: told.multiplier_cycles(engine, total, graph)
+        for engine, total in zip(told.engines, totals, strict=False)
+    }
     streams: dict[str, list[int]] = {}
     for number, one in enumerate(told.passing):
         streams.setdefault(one.node, []).append(number)
@@ -200,22 +230,21 @@ def read_told(folder: Path, told: Told, graph: Graph) -> Heard:
         # weights and gradients of what works on frames do not say when it does
         frames = [number for number in numbers if not told.passing[number].per_batch]
         chosen = [number for number in frames or numbers if number in begun]
-        multipliers = int(graph.by_name[name].layer.multipliers)
         nodes.append(
             NodeWork(
                 node=name,
                 device=told.passing[numbers[0]].device,
                 per_batch=not frames,
                 spans=_spans([begun[number] for number in chosen], [ended.get(number, []) for number in chosen]),
-                multipliers=multipliers,
-                busy_multiplier_cycles=multipliers * worked.get(name, 0),
+                multipliers=int(graph.by_name[name].layer.multipliers),
+                busy_multiplier_cycles=worked.get(name, 0),
             )
         )
     first = len(told.passing)
     versions = tuple(tuple(ended.get(first + number, ())) for number in range(len(told.weights)))
     rows = [map(int, line.split()) for line in (folder / WORKS_FILE).read_text().splitlines()]
     works = {
-        engine.node: tuple(int(graph.by_name[engine.node].layer.multipliers) * busy for busy in column)
+        engine.node: tuple(told.multiplier_cycles(engine, busy, graph) for busy in column)
         for engine, column in zip(told.engines, zip(*rows, strict=True), strict=False)
     }
     return Heard(tuple(nodes), tuple(totals[len(told.engines) :]), versions, works)
