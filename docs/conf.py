@@ -99,7 +99,7 @@ API = {
     "dagtrain.flow.mapping_step": ["MappingOptions"],
     "dagtrain.flow.emit_step": ["EmitOptions"],
     "dagtrain.flow.cosim_step": ["CosimOptions"],
-    "dagtrain.flow.cosim_network": ["NetworkOptions"],
+    "dagtrain.flow.cosim_network": ["FaultOptions", "NetworkOptions"],
     "dagtrain.flow.simulate_step": ["SimulateOptions"],
     "dagtrain.flow.debug_step": ["DebugOptions"],
     "dagtrain.flow.probe_step": ["ProbeOptions"],
