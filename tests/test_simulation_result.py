@@ -82,6 +82,10 @@ def test_the_pace_with_every_engine_at_work_is_that_of_the_slowest() -> None:
     copy = full_work([fast, slow], works, results, {"c": 1.0, "s": 0.5})
     assert copy is not None
     assert copy.cycles_per_frame == 100
+    # which has ended the last of its three of six frames, and waits
+    ended = full_work([fast, replace(slow, spans=slow.spans[:3])], works, results, {"c": 1.0, "s": 0.5})
+    assert ended is not None
+    assert ended.last_frame == 3
     idle = replace(slow, spans=())
     assert full_work([fast, idle], works, results, {"c": 1.0, "s": 1.0}) is None
     late = replace(slow, spans=(Span(410, 510),))

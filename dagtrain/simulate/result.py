@@ -141,8 +141,9 @@ def full_work(
     if not engines or not all(node.spans for node in engines):
         return None
     begun = max(node.spans[0].last for node in engines)
-    # those that have ended all of the batch
-    ended = min((node.spans[-1].last for node in engines if len(node.spans) >= len(results)), default=results[-1])
+    # by then one that has ended its part of as many frames may have ended all
+    through = [node for node in engines if len(node.spans) >= len(results) * shares[node.node]]
+    ended = min((node.spans[-1].last for node in through), default=results[-1])
     inside = [frame for frame, cycle in enumerate(results) if begun <= cycle <= ended]
     if len(inside) < 2:
         return None
