@@ -486,12 +486,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("bound", "c.dsp > device.dsp or", "c.dsp >= device.dsp or", "single"),
     Mutant("bound", "c.m20k > device.m20k or", "c.m20k >= device.m20k or", "single"),
     Mutant("bound", "c.alm > device.alm:", "c.alm >= device.alm:", "single"),
-    Mutant(
-        "bound",
-        "or device.shape in seen:\n            continue\n        seen.add(device.shape)",
-        "or device.part in seen:\n            continue\n        seen.add(device.part)",
-        "single",
-    ),
+    Mutant("bound", "setdefault(device.shape, n)", "setdefault(device.part, n)", "single"),
     Mutant("aggregate", "costs[row, r] <= limits[p, r]", "costs[row, r] < limits[p, r]", "aggregate"),
     Mutant("aggregate", "if cycles[row] > T or (sweep == 1", "if cycles[row] >= T or (sweep == 1", "aggregate"),
     Mutant("aggregate", "if int(cost) > worth else", "if int(cost) >= worth else", "aggregate"),

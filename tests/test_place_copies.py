@@ -15,6 +15,7 @@ from dagtrain.flow.import_step import load_training_graph
 from dagtrain.flow.placed import load_placed_graph, load_plan
 from dagtrain.graph.ir import Role
 from dagtrain.passes.replicate import copies_of
+from dagtrain.planning import copying
 from dagtrain.planning.copying import slow_layers
 from dagtrain.planning.foldings import Foldings
 from dagtrain.planning.former import Former
@@ -116,6 +117,28 @@ def test_boards_of_unlike_clocks_are_faster_with_shares_of_unlike_size(
 
 
 @pytest.mark.slow
+def test_shares_are_chosen_by_the_clocks_of_boards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two boards at 300 MHz and two at 200: three of five frames for the copy on the fast ones.  Copies of equal shares
+    bring nothing there."""
+    quick_costs(monkeypatch)
+    fast, slow = '"worker"\nboard = "agilex"', '"worker"\nboard = "slow"'
+    more = "".join(f'[[device]]\nname = "f{n}"\nboard = "slow"\n' for n in range(2))
+    cluster = unlike_clocks().replace(slow, fast).replace("0.0012", "0.002") + more
+    found: dict[str, int] = {}
+    for how in ("unlike", "equal"):
+        if how == "equal":
+            monkeypatch.setattr(copying, "unlike_shares", lambda *_: None)
+            monkeypatch.setattr(copying, "shares_of_groups", lambda *_: None)
+        case = new_case(tmp_path / how, cluster).must("import")
+        plan = told(case, *AUTO)
+        found[how] = plan["cycles_per_frame"]
+        if how == "unlike":
+            assert plan["copies"]["c_node"] == "3:2", plan["copies"]
+            assert same_graphs(case, *(f"{layer}={copies}" for layer, copies in plan["copies"].items()))
+    assert 4 * found["unlike"] < 3 * found["equal"], found
+
+
+@pytest.mark.slow
 def test_a_layer_that_the_user_names_stays_single(case: Case) -> None:
     kept = told(case, *AUTO, "--pin", "c_node=head")
     assert "c_node" not in kept["copies"]
@@ -173,15 +196,20 @@ def test_copies_that_the_user_wants_are_those_of_import(tmp_path: Path, monkeypa
     found = told(case, "place", "--no-split", "--copy", "y_node=3")
     assert copies_of(load_placed_graph(case.workspace)) == {"c_node": 2, "y_node": 3}
     assert same_graphs(case, "c*=2", "y_node=3")
-    case.must("import")
-    assert told(case, "place", "--no-split", "--replicas", "2")["copies"] == {"*": 2}
-    assert same_graphs(case, "*=2")
+    for how in ("2", "3:2"):
+        case.must("import")
+        found = told(case, "place", "--no-split", "--replicas", how)
+        assert {layer: str(copies) for layer, copies in found["copies"].items()} == {"*": how}
+        assert same_graphs(case, f"*={how}")
 
 
 @pytest.mark.parametrize(
     ("words", "messages"),
     [
-        (("--replicas", "0"), ["--replicas 0 is no number of copies; write auto, or e.g. 2"]),
+        (("--replicas", "0"), ["--replicas 0 is no number of copies; write auto, or e.g. 2, or 3:2"]),
+        (("--replicas", "3:0"), ["--replicas 3:0 is no number of copies"]),
+        (("--replicas", "40:1"), ["40:1 copies of *: of 16 frames a batch some copy gets none"]),
+        (("--replicas", "3:2", "--copy", "c_node=2"), ["--replicas 3:2 and --copy: both say how many copies"]),
         (("--replicas", "some"), ["--replicas some is no number of copies"]),
         (("--replicas", "2", "--copy", "c_node=2"), ["--replicas 2 and --copy: both say how many copies there are"]),
         (("--replicas", "auto", "--solver", "literal"), ["only the fast search chooses copies"]),

@@ -74,8 +74,9 @@ NoDram = Annotated[
 Replicas = Annotated[
     str,
     typer.Option(
-        help="How many copies there are of all layers, with frames dealt out; `auto`: the planner makes copies of the "
-        "layers of which they make a faster plan. The bits of a trained network don't depend on it (docs/placing.md), "
+        help="How many copies there are of all layers, with frames dealt out, or their shares, as 3:2 for two of which "
+        "one gets 3 of 5 frames; `auto`: the planner makes copies of the layers of which they make a faster plan, with "
+        "shares that it chooses. The bits of a trained network don't depend on it (docs/placing.md), "
         "unless `import --norm-sync apart` gives copies of norms statistics of their own."
     ),
 ]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dagtrain.graph.ir import Graph, Role
 from dagtrain.passes.remote_memory import storable
-from dagtrain.passes.replicate import Copies, parse_copies
+from dagtrain.passes.replicate import Copies, copies_of_text, parse_copies
 from hdl.errors import DagtrainError, Problem
 from hdl.layers.capabilities import is_engine
 from placement.problem.cluster import CAPPED, Cluster, read_cluster, with_caps, without_dram
@@ -43,7 +43,7 @@ class PlaceOptions:
     split: bool = True
     # "pattern=copies": besides those of `import`; see `dagtrain.passes.replicate`
     copies: tuple[str, ...] = ()
-    # how many copies of all layers, or `AUTO`: of those of which copies make a faster plan
+    # how many copies of all layers, or their shares ("3:2"), or `AUTO`: of those of which copies make a faster plan
     replicas: str = "1"
     # nodes, or layers for all their engines, whose memory is in a store; see `dagtrain.passes.remote_memory`
     remote: tuple[str, ...] = ()
@@ -84,13 +84,16 @@ def copies_wanted(options: PlaceOptions) -> dict[str, Copies]:
                 "say how many, or leave the solver out",
             )
         return copies
-    if not options.replicas.isdecimal() or int(options.replicas) < 1:
-        raise DagtrainError(f"--replicas {options.replicas} is no number of copies", f"write {AUTO}, or e.g. 2")
-    if options.replicas != "1" and copies:
+    try:
+        replicas = copies_of_text(options.replicas)
+    except ValueError:
+        what = f"--replicas {options.replicas} is no number of copies"
+        raise DagtrainError(what, f"write {AUTO}, or e.g. 2, or 3:2 for copies of unlike shares") from None
+    if replicas != 1 and copies:
         raise DagtrainError(
             f"--replicas {options.replicas} and --copy: both say how many copies there are", "give one of them"
         )
-    return copies if options.replicas == "1" else {"*": int(options.replicas)}
+    return copies if replicas == 1 else {"*": replicas}
 
 
 def remote_wanted(options: PlaceOptions, graph: Graph, cluster: Cluster) -> frozenset[str]:

@@ -70,10 +70,10 @@ def copies_to_json(copies: Mapping[str, Copies]) -> dict[str, int | str]:
 
 def copies_from_json(record: Mapping[str, int | str]) -> dict[str, Copies]:
     """The inverse of `copies_to_json`."""
-    return {layer: each if isinstance(each, int) else _parse(each) for layer, each in record.items()}
+    return {layer: each if isinstance(each, int) else copies_of_text(each) for layer, each in record.items()}
 
 
-def _parse(text: str) -> Copies:
+def copies_of_text(text: str) -> Copies:
     """A number of copies, or their shares.  Raises `ValueError` for what is neither."""
     parts = text.split(":")
     if not all(part.isdecimal() and int(part) for part in parts):
@@ -111,7 +111,7 @@ def parse_copies(texts: tuple[str, ...]) -> dict[str, Copies]:
             problems.append(Problem(f"--copy {text!r} is not LAYER=COPIES: no layer is named"))
             continue
         try:
-            how = _parse(copies)
+            how = copies_of_text(copies)
         except ValueError:
             what = f"--copy {text!r} is not LAYER=COPIES: {copies!r} is no number of copies"
             problems.append(Problem(what, "write e.g. 2, or 3:2 for two copies of which one gets 3 of 5 frames"))

@@ -11,10 +11,10 @@ Cheapest first: `single_bound`, `aggregate_bound`, `placement.bounds.cases`, `pl
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 
 from placement.bounds.aggregate import Aggregate
-from placement.problem.instance import RESOURCES, Instance
+from placement.problem.instance import RESOURCES, Configuration, Instance
 from placement.problem.options import OptionTable
 from placement.problem.plan import Bound
 
@@ -113,25 +113,33 @@ def least_costs(instance: Instance, by_part: dict[str, tuple[int, ...]], item: i
     }
 
 
+def paces_on(instance: Instance, index: int, number: int) -> Iterator[tuple[Configuration, int]]:
+    """Configurations of an item that fit a device by themselves, each with the cycles a frame that it needs there: of
+    engines and of DRAM.  None where the item may not stand there."""
+    item, device = instance.items[index], instance.devices[number]
+    if item.pinned not in (None, device.name):
+        return
+    for c in instance.configurations(index, number):
+        if c.dsp > device.dsp or c.m20k > device.m20k or c.alm > device.alm:
+            continue
+        # what goes through the fullest channel, at least: an equal part of all, and all of the largest stream
+        fullest = max(c.dram_bytes_per_frame, device.dram_channels * max(c.streams, default=0))
+        stream = fullest * instance.clock_hz
+        if not stream:
+            yield c, c.cycles_per_frame
+        elif device.dram_bytes_per_s:
+            yield c, max(c.cycles_per_frame, -(-stream // device.dram_bytes_per_s))
+
+
 def _single_item_cycles(instance: Instance, index: int, ceiling: int) -> int:
     """Least T at which the item alone fits some device it may stand on; ceiling + 1 if there is none."""
-    item = instance.items[index]
-    best = ceiling + 1
-    seen = set()
+    # one device of each shape speaks for all where the item may stand
+    shapes: dict[Hashable, int] = {}
     for n, device in enumerate(instance.devices):
-        if item.pinned not in (None, device.name) or device.shape in seen:
-            continue
-        seen.add(device.shape)
-        for c in instance.configurations(index, n):
-            if c.cycles_per_frame >= best or c.dsp > device.dsp or c.m20k > device.m20k or c.alm > device.alm:
-                continue
-            # what goes through the fullest channel, at least: an equal part of all, and all of the largest stream
-            fullest = max(c.dram_bytes_per_frame, device.dram_channels * max(c.streams, default=0))
-            stream = fullest * instance.clock_hz
-            if stream and not device.dram_bytes_per_s:
-                continue
-            best = min(best, max(c.cycles_per_frame, -(-stream // device.dram_bytes_per_s) if stream else 0))
-    return best
+        if instance.items[index].pinned in (None, device.name):
+            shapes.setdefault(device.shape, n)
+    paces = (cycles for n in shapes.values() for _, cycles in paces_on(instance, index, n))
+    return min((*paces, ceiling + 1))
 
 
 def next_level_below(levels: Sequence[int], cycles: int) -> int | None:
