@@ -35,7 +35,8 @@ from dagtrain.passes.split_layers import Parts, split_layers
 from dagtrain.passes.split_rows import split_rows
 from dagtrain.planning.fifo_costs import channel_resources
 from dagtrain.progress import Silent
-from dagtrain.schedule.buffers import deadlock_beats, fifo_beats
+from dagtrain.schedule import buffers
+from dagtrain.schedule.buffers import deadlock_beats, fifo_beats, held_back
 from dagtrain.schedule.network import Hop
 from dagtrain.schedule.schedule import schedule
 from dagtrain.schedule.wired import Wired
@@ -123,6 +124,36 @@ def test_rows_dealt_to_parts_of_fewer_lanes_do_not_wait_for_one_another(monkeypa
     # a FIFO behind the adapter takes a part's rows at the pace of that part, while others wait for theirs
     monkeypatch.setattr(events, "wide_beats", lambda *_: None)
     assert interval() > 1.4 * cycles
+
+
+def strided_net(batch: int) -> Graph:
+    """A depthwise convolution of stride 2: of the rows that its error engine makes every other one has half the work of
+    those between.  At 1 152 cycles a frame four lanes take them, and what is behind takes three."""
+    builder = GraphBuilder("strided", Recipe(batch=batch, staleness=batch, learning_rate=0.1), seed=5)
+    x = builder.relu(builder.conv(builder.input(4, 16, 2), 48, 1))
+    x = builder.conv(builder.relu(builder.depthwise(x, 3, stride=2, padding=1)), 4, 1)
+    training = differentiate(builder.classify(builder.gemm(builder.global_average_pool(x), 3)))
+    return insert_forks(calibrate(training, [synthetic_feeds(training, 4, seed) for seed in range(2)]))
+
+
+STRIDED, STRIDED_CYCLES = "depthwise1.error.dx", 1152
+
+
+def test_rows_of_little_work_wait_in_front_of_what_makes_their_beats_narrower(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interval() -> float:
+        wired = on_chip(strided_net(48), STRIDED_CYCLES)
+        batches = simulate_fast(wired, 4, 200.0, Silent()).batches
+        return batches[-1].last_result - batches[-2].last_result
+
+    graph = on_chip(strided_net(48), STRIDED_CYCLES).graph
+    (_, source), ((_, sink),) = graph.producers[STRIDED], graph.consumers[STRIDED]
+    assert (source.lanes, sink.lanes) == (4, 3)
+    # of a row of 768 elements, made in 192 cycles, 576 pass meanwhile; a pixel has 48
+    assert held_back(graph, STRIDED, source, sink) == 768 - 576 + 48
+    assert interval() <= 48 * STRIDED_CYCLES
+    # a FIFO behind the adapter, or none, and these rows take a third longer, which those between don't make good
+    monkeypatch.setattr(buffers, "held_back", lambda *_: 0)
+    assert interval() > 1.01 * 48 * STRIDED_CYCLES
 
 
 class Asked:
@@ -611,3 +642,17 @@ def test_rows_dealt_out_come_in_the_verilog_as_fast_as_planned(tmp_path: Path, m
     design = design_cluster(graph, placement(graph, "one"), DEVICES, 40, library, word_bits=64)
     behind = Truth(design, library, batches, tmp_path / "behind")
     assert behind.batch_cycles[-2] > 1.4 * wired.batch_time.cycles > 1.4 * truth.batch_cycles[-2]
+
+
+@pytest.mark.slow
+def test_rows_of_little_work_keep_the_pace_in_the_verilog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, library, batches = strided_net(48), ModuleLibrary(cache_folder() / "modules"), 4
+
+    def interval(folder: str) -> int:
+        design = design_cluster(graph, placement(graph, "one"), DEVICES, STRIDED_CYCLES, library, word_bits=64)
+        truth = Truth(design, library, batches, tmp_path / folder)
+        return truth.batch_cycles[-1]
+
+    assert interval("before") == 48 * STRIDED_CYCLES
+    monkeypatch.setattr(buffers, "held_back", lambda *_: 0)
+    assert interval("behind") > 1.02 * 48 * STRIDED_CYCLES

@@ -4,8 +4,9 @@ Analysis, not transformation.  In steady state an element waits on an edge from 
 when its consumer takes it; frames follow each other every ``cycles``.  The depth is the most that lies there at any
 time, plus the burst by which an engine may run ahead of the even rate: producers compute row by row, so one
 row of the map on either side, and a few beats for registers.  A consumer that hands every beat on at once leaves the
-burst to the FIFOs behind it.  What is made again of a map that waits has none, since it is there when it is wanted; but
-for engines that store rows, and take them when they have room.
+burst to the FIFOs behind it, but for what it takes more slowly than an engine of unlike strips makes it (`held_back`).
+What is made again of a map that waits has none, since it is there when it is wanted; but for engines that store rows,
+and take them when they have room.
 
 `deadlock_beats` says how much of a depth is there so that the pipeline moves at all: where streams part and meet again,
 the short branch must hold what the long branch takes in before it gives its first result.  The rest of the depth keeps
@@ -15,11 +16,13 @@ the interval.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
 
 from dagtrain.graph.ir import Graph, Node, Role
 from dagtrain.schedule.schedule import Schedule
 from hdl.layers.base import Layer
+from hdl.strips import Strips
 from hdl.tensor import Port
 
 # beats that registers at both ends of an edge may hold or demand at once
@@ -43,6 +46,7 @@ def fifo_beats(graph: Graph, plan: Schedule) -> Mapping[str, int]:
             continue
         even = _hands_on(consumer, sink, waiting) or (producer.role is Role.RECOMPUTE and consumer.layer.strips is None)
         burst = 0 if even else burst_elements(source.tensor.shape)
+        burst = max(burst, held_back(graph, edge, source, sink))
         depths[edge] = math.ceil((waiting[edge] + burst) / sink.lanes) + REGISTER_BEATS
     return depths
 
@@ -50,10 +54,57 @@ def fifo_beats(graph: Graph, plan: Schedule) -> Mapping[str, int]:
 def wide_beats(graph: Graph, edge: str, source: Port, sink: Port, depth: int) -> int | None:
     """Depth, in beats of the producer's lanes, of a FIFO that stands in front of what makes beats narrower, instead of
     behind it: where rows dealt out to parts come as fast as all of the map does, an adapter in front would let them
-    pass at the pace of one part, and hold up the others.  None: it stands behind, or nothing makes beats narrower."""
-    if edge not in graph.bursts or source.lanes <= sink.lanes:
+    pass at the pace of one part, and hold up the others; and it would hold up an engine while that is at strips of
+    little work.  None: it stands behind, or nothing makes beats narrower."""
+    if source.lanes <= sink.lanes or (edge not in graph.bursts and not held_back(graph, edge, source, sink)):
         return None
     return -(-depth * sink.lanes // source.lanes)
+
+
+def held_back(graph: Graph, edge: str, source: Port, sink: Port) -> int:
+    """Elements of an edge that wait at most because its consumer takes fewer in a cycle than the producer gives: of
+    results of an engine that is at some strips for less time than their results take to pass so.  0: none, or as many
+    pass as are made.
+
+    In an error engine of stride 2 and kernels of 3x3, a row of the map gets products of one row of weights, and the
+    next one of two: with as many lanes as take all of them in the time of a frame, the first ones hold it up, and it
+    waits with the others."""
+    if source.lanes <= sink.lanes or source.tensor.kind.per_batch:
+        return 0
+    made = _made_by(graph, edge)
+    return max((_waiting(strips, result, sink) for strips, result in made), default=0)
+
+
+def _made_by(graph: Graph, edge: str) -> Iterator[tuple[Strips, Port]]:
+    """Engines with strips whose results come over an edge, through layers that hand them on as they come."""
+    producer, source = graph.producers[edge]
+    layer = producer.layer
+    if layer.strips is not None:
+        yield layer.strips, source
+    elif _passes_on(layer, [port for port, _ in frame_inputs(producer)]):
+        for _, before in frame_inputs(producer):
+            yield from _made_by(graph, before)
+
+
+def _waiting(strips: Strips, result: Port, sink: Port) -> int:
+    """Elements of results that wait at most in front of a sink, and a pixel, of whose parts the same is true; 0 where
+    the engine has the time to wait for each strip.  Results that are made in several passes wait inside."""
+    count = strips.parts or result.tensor.shape[0]
+    if strips.reordered or len(strips.cycles) != count:
+        return 0
+    each = Fraction(result.tensor.elements, count)
+    # that strips last, and that their results take to pass
+    made, passing = [max(Fraction(cycles), each / result.lanes) for cycles in strips.cycles], each / sink.lanes
+    # of a frame, at least
+    interval = max(sum(made), Fraction(sink.beats))
+    if sum(max(cycles, passing) for cycles in made) <= interval:
+        return 0
+    lying, most = Fraction(0), Fraction(0)
+    # what lies there at the end of a frame is there for the next one; the last strip is followed by what is left
+    for cycles in 2 * (*made[:-1], made[-1] + interval - sum(made)):
+        lying = max(Fraction(0), lying + each - cycles * sink.lanes)
+        most = max(most, lying)
+    return math.ceil(most) + result.tensor.shape[-1]
 
 
 def _store_beats(graph: Graph, plan: Schedule) -> dict[str, int]:
@@ -70,19 +121,24 @@ def _store_beats(graph: Graph, plan: Schedule) -> dict[str, int]:
 
 
 def _hands_on(consumer: Node, sink: Port, waiting: Mapping[str, float]) -> bool:
-    """Whether a beat of ``sink`` goes on in the cycle in which it comes: of a layer that takes a beat of every sink and
-    gives one at every source in every cycle, if what goes with it lies in the other FIFOs already."""
-    layer = consumer.layer
-    sources = [port for port in layer.sources if not port.tensor.kind.per_batch]
+    """Whether a beat of ``sink`` goes on in the cycle in which it comes: of a layer that hands on, if what goes with it
+    lies in the other FIFOs already."""
     sinks = frame_inputs(consumer)
-    alike = all((port.beats, port.lanes) == (sink.beats, sink.lanes) for port in (*sources, *(p for p, _ in sinks)))
-    if not sources or not alike or layer.cycles_per_frame != sink.beats:
-        return False
-    beat = {port.name: sink.lanes for port, _ in sinks}
-    if any(layer.required(source.name, sink.lanes) != beat for source in sources):
+    if not _passes_on(consumer.layer, [port for port, _ in sinks]):
         return False
     burst = burst_elements(sink.tensor.shape)
     return all(waiting[edge] >= burst for port, edge in sinks if port.name != sink.name)
+
+
+def _passes_on(layer: Layer, sinks: Sequence[Port]) -> bool:
+    """Whether a layer takes a beat of every sink and gives one at every source in every cycle."""
+    sources = [port for port in layer.sources if not port.tensor.kind.per_batch]
+    if not sources or not sinks or len({(port.beats, port.lanes) for port in (*sources, *sinks)}) > 1:
+        return False
+    beat = {port.name: port.lanes for port in sinks}
+    return layer.cycles_per_frame == sinks[0].beats and all(
+        layer.required(source.name, source.lanes) == beat for source in sources
+    )
 
 
 def burst_elements(shape: tuple[int, ...]) -> int:
