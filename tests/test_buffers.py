@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from dagtrain.cosim.compare import ClusterRun
@@ -20,12 +22,13 @@ from dagtrain.passes.calibrate import calibrate
 from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.progress import Silent
-from dagtrain.schedule.buffers import REGISTER_BEATS, burst_elements, deadlock_beats, fifo_beats
+from dagtrain.schedule.buffers import REGISTER_BEATS, burst_elements, deadlock_beats, fifo_beats, held_back
 from dagtrain.schedule.schedule import schedule
 from dagtrain.training.feeds import synthetic_feeds
 from hdl.cache import cache_folder
 from hdl.layers.pointwise.sigmoid import Sigmoid
 from hdl.recipe import Recipe
+from hdl.strips import Strips
 from tests.cosim_support import simulate_design
 from tests.suites import quick
 
@@ -183,3 +186,44 @@ def test_what_a_host_is_early_with_needs_no_fifo() -> None:
     # it could send the frame in an eighth of the time that the engine takes
     assert first.layer.cycles_per_frame > 8 * sink.beats
     assert depths[edge] <= burst_elements(sink.tensor.shape) + 2 * REGISTER_BEATS < sink.beats / 2
+
+
+# ---- rows of little work
+
+
+def row_by_row(cycles: list[int], each: int, lanes: int, most: int, room: int, frames: int = 8) -> float:
+    """Cycles a frame of an engine that makes so many elements in each of its strips, at most ``most`` a cycle, in front
+    of a FIFO of so much room from which ``lanes`` leave in each cycle: cycle by cycle."""
+    lying, now, ends = 0.0, 0, []
+    for strip in cycles * frames:
+        pace, left = each / strip, float(each)
+        while left > 1e-9:
+            lying = max(0.0, lying - lanes)
+            came = min(pace, left, max(0.0, room - lying), most)
+            lying, left, now = lying + came, left - came, now + 1
+        ends.append(now)
+    span = len(cycles)
+    return (ends[-1] - ends[-1 - 3 * span]) / 3
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_what_is_held_back_of_unlike_rows_is_what_they_want(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows, lanes = int(rng.integers(4, 9)), int(rng.integers(2, 6))
+    width, channels, most = 8, 12, lanes + int(rng.integers(1, 6))
+    each = width * channels
+    cycles = [int(rng.integers(each // most, 3 * each // lanes)) for _ in range(rows)]
+    made = [max(c, -(-each // most)) for c in cycles]
+    tensor = SimpleNamespace(shape=(rows, width, channels), elements=rows * each, kind=SimpleNamespace(per_batch=False))
+    source, sink = (SimpleNamespace(tensor=tensor, lanes=n, beats=-(-rows * each // n)) for n in (most, lanes))
+    strips = Strips(stored={}, room={}, cycles=tuple(cycles), words={}, begin_cycles=0, result_cycles=0, free_cycles=0)
+    graph = SimpleNamespace(producers={"e": (SimpleNamespace(layer=SimpleNamespace(strips=strips)), source)})
+    held = held_back(graph, "e", source, sink)
+    least = max(sum(made), sink.beats)
+    if not held:
+        # each row may take as long as it takes to pass
+        assert row_by_row(made, each, lanes, most, lanes) <= least + 2 * rows, seed
+        return
+    # what is left over of a cycle at the end of each row
+    assert row_by_row(made, each, lanes, most, held) <= least + 2 * rows, seed
+    assert row_by_row(made, each, lanes, most, max(lanes, (held - channels) // 2)) > least, seed

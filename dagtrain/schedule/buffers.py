@@ -95,14 +95,15 @@ def _waiting(strips: Strips, result: Port, sink: Port) -> int:
     each = Fraction(result.tensor.elements, count)
     # that strips last, and that their results take to pass
     made, passing = [max(Fraction(cycles), each / result.lanes) for cycles in strips.cycles], each / sink.lanes
-    # of a frame, at least
-    interval = max(sum(made), Fraction(sink.beats))
-    if sum(max(cycles, passing) for cycles in made) <= interval:
+    slower = sum(made) >= sink.beats
+    if sum(max(cycles, passing) for cycles in made) <= (sum(made) if slower else sink.beats):
         return 0
+    # what is made faster than it passes waits; where less is made than passes all in all, enough has to wait before for
+    # what is made more slowly
     lying, most = Fraction(0), Fraction(0)
-    # what lies there at the end of a frame is there for the next one; the last strip is followed by what is left
-    for cycles in 2 * (*made[:-1], made[-1] + interval - sum(made)):
-        lying = max(Fraction(0), lying + each - cycles * sink.lanes)
+    for cycles in 2 * made:
+        gained = each - cycles * sink.lanes
+        lying = max(Fraction(0), lying + (gained if slower else -gained))
         most = max(most, lying)
     return math.ceil(most) + result.tensor.shape[-1]
 
