@@ -165,9 +165,12 @@ class Asked:
         return what, list(streams.values())
 
 
-def test_fifos_of_rows_dealt_out_stand_before_what_makes_their_beats_narrower(tmp_path: Path) -> None:
-    graph, library = rows_net(16), ModuleLibrary(cache_folder() / "modules")
-    design = design_cluster(graph, placement(graph, "one"), DEVICES[:1], 40, library, word_bits=64)
+@pytest.mark.parametrize(("net", "cycles", "count"), [("rows", 40, 8), ("strided", 1152, 1)])
+def test_fifos_of_rows_dealt_out_and_of_little_work_stand_before_what_makes_their_beats_narrower(
+    net: str, cycles: int, count: int, tmp_path: Path
+) -> None:
+    graph, library = (rows_net if net == "rows" else strided_net)(16), ModuleLibrary(cache_folder() / "modules")
+    design = design_cluster(graph, placement(graph, "one"), DEVICES[:1], cycles, library, word_bits=64)
     (delivered,) = deliver(design, library, tmp_path).devices
     streams = {stream.net: stream for stream in delivered.manifest.streams}
     seen = 0
@@ -177,7 +180,7 @@ def test_fifos_of_rows_dealt_out_stand_before_what_makes_their_beats_narrower(tm
             continue
         first, behind = f"FIFO of {edge}", f"adapter of {edge}"
         depth = design.fifo_beats[edge]
-        if edge in design.graph.bursts and source.lanes > sink.lanes:
+        if (edge in design.graph.bursts or edge == STRIDED) and source.lanes > sink.lanes:
             seen += 1
             # priced as it is built
             queue, adapter = channel_resources(design.graph, edge, sink, depth, Asked())
@@ -187,7 +190,7 @@ def test_fifos_of_rows_dealt_out_stand_before_what_makes_their_beats_narrower(tm
             first, behind = behind, first
         assert (made.reader, between.writer, between.reader, taken.writer) == (first, first, behind, behind), edge
         assert between.payload_bits == (source if first.startswith("FIFO") else sink).payload_bits
-    assert seen == 8
+    assert seen == count
 
 
 def test_frames_wait_for_the_version_that_the_recipe_gives_them_and_for_no_later_one() -> None:
