@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dagtrain.flow.simulate_step import _unsteady
+from dagtrain.flow.simulate_step import FEW_FRAMES, _full, _unsteady
 from dagtrain.simulate.result import (
     BatchWork,
     Binding,
@@ -174,3 +174,14 @@ def test_the_record_has_everything_with_what_follows_from_it() -> None:
     assert record["batches"][1]["drain_cycles"] == 20
     assert record["binds"] == {"kind": "cable", "name": "a -> b", "share": 0.703125}
     assert record["level"] == "exact"
+
+
+@pytest.mark.parametrize(
+    ("frames", "batch", "few"), [(FEW_FRAMES - 1, 256, True), (FEW_FRAMES, 256, False), (3, 14, False)]
+)
+def test_a_pace_of_few_frames_is_told_as_what_it_is(frames: int, batch: int, few: bool) -> None:
+    full = {"first_frame": 8, "last_frame": 8 + frames, "cycles_per_frame": 100_000, "idle": 0.25}
+    lines = [*_full({"full": full, "clock_mhz": 200.0, "frame_cycles": [0] * 14, "batch": batch})]
+    assert lines[0].startswith(f"with every engine at work, {frames} frames behind frame 9: 2,000 frames/s")
+    assert len(lines) == 1 + few
+    assert not few or lines[1].endswith("`--frames 20` tells more")

@@ -39,6 +39,8 @@ STALL = 0.25
 SHOWN_BOARDS = 4
 # drift of the pace, as a share, from which on it is told that more batches are wanted: stalls make some
 STEADY_DRIFT = 0.01
+# frames with every engine at work of which some that are late for once make the pace
+FEW_FRAMES = 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +150,9 @@ def _full(meta: Mapping[str, Any]) -> Iterator[str]:
             f"with every engine at work, {frames} frames behind frame {first}: {fps:,.0f} frames/s, multipliers of all "
             f"boards idle {full['idle']:.1%}"
         )
+        told = len(meta["frame_cycles"])
+        if frames < FEW_FRAMES and told < meta["batch"]:
+            yield f"of so few frames one that is late for once weighs much: `--frames {told + FEW_FRAMES}` tells more"
     elif meta["level"] == Level.EXACT and len(meta["frame_cycles"]) < meta["batch"]:
         yield "no two frames came with every engine at work: more `--frames` tell that pace"
 
