@@ -137,6 +137,8 @@ def strided_net(batch: int) -> Graph:
 
 
 STRIDED, STRIDED_CYCLES = "depthwise1.error.dx", 1152
+# of a batch of 48 in Verilog, where the adapter stands in front
+STRIDED_BEHIND = 56_640
 
 
 def test_rows_of_little_work_wait_in_front_of_what_makes_their_beats_narrower(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +155,7 @@ def test_rows_of_little_work_wait_in_front_of_what_makes_their_beats_narrower(mo
     assert interval() <= 48 * STRIDED_CYCLES
     # a FIFO behind the adapter, or none, and these rows take a third longer, which those between don't make good
     monkeypatch.setattr(buffers, "held_back", lambda *_: 0)
-    assert interval() > 1.01 * 48 * STRIDED_CYCLES
+    assert interval() == pytest.approx(STRIDED_BEHIND, rel=0.001)
 
 
 class Asked:
@@ -658,4 +660,4 @@ def test_rows_of_little_work_keep_the_pace_in_the_verilog(tmp_path: Path, monkey
 
     assert interval("before") == 48 * STRIDED_CYCLES
     monkeypatch.setattr(buffers, "held_back", lambda *_: 0)
-    assert interval("behind") > 1.02 * 48 * STRIDED_CYCLES
+    assert interval("behind") == STRIDED_BEHIND

@@ -465,7 +465,7 @@ class _Builder:
         latency = float(behind) if hop else float(adapted + queue_latency(depth) + behind)
         ends = (row.producer.layer.port(source.name), row.consumer.layer.port(sink.name))
         wide = None if hop or outside else wide_beats(self.graph, row.edge, *ends, depth)
-        unpacked = 1 if hop or wide is not None else lanes[0] // lanes[1]
+        unpacked = 1.0 if hop or wide is not None else max(1.0, lanes[0] / lanes[1])
         inside = sum(lanes) + min(lanes) if kind is AdapterKind.GEARBOX else max(lanes)
         room = (depth * lanes[1] if wide is None else wide * lanes[0]) + (inside if adapted else 0)
         if row.run != (1, 1):
