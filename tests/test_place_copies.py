@@ -135,7 +135,7 @@ def test_shares_are_chosen_by_the_clocks_of_boards(tmp_path: Path, monkeypatch: 
         if how == "unlike":
             assert plan["copies"]["c_node"] == "3:2", plan["copies"]
             assert same_graphs(case, *(f"{layer}={copies}" for layer, copies in plan["copies"].items()))
-    assert 4 * found["unlike"] < 3 * found["equal"], found
+    assert found == {"unlike": 90, "equal": 144}
 
 
 @pytest.mark.slow

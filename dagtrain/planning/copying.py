@@ -132,6 +132,7 @@ class Copier:
             unlike.append({**now, **shares})
         count = MORE_OF_ALL * max((len(shares_of(copies)) for copies in now.values()), default=1)
         yield {**now, **{layer: count for layer, most in able.items() if most >= count}}
+        # behind equal ones: where both are faster, plans with those have been gone on from to faster ones
         yield from unlike
         clocks = [device.clock_hz or instance.clock_hz for device in instance.devices]
         if groups := shares_of_groups(clocks, count):

@@ -115,7 +115,7 @@ def least_costs(instance: Instance, by_part: dict[str, tuple[int, ...]], item: i
 
 def paces_on(instance: Instance, index: int, number: int) -> Iterator[tuple[Configuration, int]]:
     """Configurations of an item that fit a device by themselves, each with the cycles a frame that it needs there: of
-    engines and of DRAM.  None where the item may not stand there."""
+    engines and of DRAM.  Empty where the item may not stand there."""
     item, device = instance.items[index], instance.devices[number]
     if item.pinned not in (None, device.name):
         return
