@@ -13,10 +13,10 @@ from placement.problem.clocks import in_time
 from placement.problem.instance import Configuration, Device, Instance, Item
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(60))
 def test_no_shares_of_so_many_turns_are_sooner(seed: int) -> None:
     rng = random.Random(seed)
-    times, turns = [rng.randint(1, 12) for _ in range(rng.randint(2, 4))], rng.randint(4, 9)
+    times, turns = [rng.randint(1, 30) for _ in range(rng.randint(2, 3))], rng.randint(4, 14)
     ways = [shares for shares in product(range(1, turns), repeat=len(times)) if sum(shares) <= turns]
     least = min(busiest(times, shares) for shares in ways)
     found = by_speed(times, turns)
@@ -71,6 +71,8 @@ def test_a_layer_gets_the_fewest_copies_that_are_fast_enough() -> None:
     assert shares([300, 200, 300], [8, 8, 8], 199, most=7) == (2, 2, 1)
     # of a copy that works on three of five frames all takes five thirds
     assert shares([300, 200], [8, 8], 240, busy=Fraction(3, 5)) == (3, 2)
+    # and is not fast enough with two, nor with three
+    assert shares([300, 200, 300], [8, 8, 8], 200, busy=Fraction(3, 5)) == (3, 3, 2)
     # two engines a copy: each copy wants two boards, and waits for the slower one
     assert shares([300, 200, 300, 200], [8] * 4, 240, count=2) == (3, 2)
     assert shares([300, 200, 200, 200], [8] * 4, 240, count=2) is None
