@@ -66,6 +66,24 @@ def test_frames_are_whole_batches_or_the_first_of_one_and_an_unchanged_step_is_n
     assert f"  {batch - 1} of {batch} frames, " in case.step("simulate", "--frames", batch - 1, "--stall", 0).out
 
 
+def test_of_the_first_frames_events_tell_what_they_tell_of_the_batch(case: Case) -> None:
+    whole = told(case, "--level", "fast", "--batches", 1)
+    batch = whole["batch"]
+    part = told(case, "--level", "fast", "--frames", batch - 1)
+    assert part["frame_cycles"] == whole["frame_cycles"][:-1]
+    # all that follows of them, but for what passes once a batch
+    assert part["frame_cycles"][-1] < part["worked_cycles"] < whole["worked_cycles"]
+    for before, node in zip(whole["nodes"], part["nodes"], strict=True):
+        assert node["spans"] == ([] if node["per_batch"] else before["spans"][:-1])
+    assert sum(cable["bits"] for cable in part["cables"]) < sum(cable["bits"] for cable in whole["cables"])
+    assert part["batches"][0]["last_weights"] is None
+    assert whole["full"]["first_frame"] == part["full"]["first_frame"]
+    exact = told(case, "--frames", batch - 1, "--stall", 0)
+    assert part["full"]["cycles_per_frame"] == pytest.approx(exact["full"]["cycles_per_frame"], rel=0.01)
+    assert part["full"]["idle"] == pytest.approx(exact["full"]["idle"], abs=0.01)
+    assert f"  {batch - 1} of {batch} frames, " in case.step("simulate", "--level", "fast", "--frames", batch - 1).out
+
+
 def test_faults_are_of_frames_and_of_the_exact_level(case: Case) -> None:
     for words, message in (
         (("--loss", 0.1), "--loss: words go over this network as they are, there are no frames"),

@@ -120,8 +120,7 @@ def simulate(
     frames: Annotated[
         int | None,
         typer.Option(
-            help="Instead, if fewer than a batch: only its first frames (exact). Else at least so many, in whole "
-            "batches.",
+            help="Instead, if fewer than a batch: only its first frames. Else at least so many, in whole batches.",
             show_default=False,
         ),
     ] = None,

@@ -49,7 +49,7 @@ class SimulateOptions(FaultOptions):
 
     level: str = Level.EXACT.value
     batches: int = 4
-    # instead, if fewer than a batch, at the exact level: the first so many; else at least so many, in whole batches
+    # instead, if fewer than a batch: the first so many; else at least so many, in whole batches
     frames: int | None = None
     # share of cycles in which hosts and network stall, of the exact level; None: `STALL` there
     stall: float | None = None
@@ -100,7 +100,7 @@ def _simulated(folder: Path, workspace: Workspace, options: SimulateOptions, pro
     stall_256 = round((STALL if options.stall is None else options.stall) * 256)
     exact = ExactOptions(
         batches=batches_of(options, graph.recipe.batch),
-        results=options.frames if options.frames is not None and options.frames < graph.recipe.batch else None,
+        results=first_of(options, graph.recipe.batch),
         network=NetworkModel(
             latency_cycles=options.latency_cycles,
             bits_per_s=link_rates(cluster),
@@ -122,13 +122,18 @@ def _by_events(workspace: Workspace, options: SimulateOptions, progress: Progres
         # through the switch, with the merges of most of its ways, as in the bench of the exact level
         under_way += LEAST_LATENCY + len({item.device for item in plan.items}) - 1
     laid = wired(plan, graph, cluster, under_way)
-    batches = batches_of(options, laid.graph.recipe.batch)
-    return simulate_fast(laid, batches, cluster.clock_hz / HZ_PER_MHZ, progress)
+    batch, clock_mhz = laid.graph.recipe.batch, cluster.clock_hz / HZ_PER_MHZ
+    return simulate_fast(laid, batches_of(options, batch), clock_mhz, progress, frames=first_of(options, batch))
 
 
 def batches_of(options: SimulateOptions, batch: int) -> int:
     """Whole batches that are simulated."""
     return options.batches if options.frames is None else -(-options.frames // batch)
+
+
+def first_of(options: SimulateOptions, batch: int) -> int | None:
+    """Frames of a batch that is not trained to its end; None where whole batches are."""
+    return options.frames if options.frames is not None and options.frames < batch else None
 
 
 def _unsteady(drift: float | None, batches: int) -> Iterator[str]:
@@ -153,7 +158,7 @@ def _full(meta: Mapping[str, Any]) -> Iterator[str]:
         told = len(meta["frame_cycles"])
         if frames < FEW_FRAMES and told < meta["batch"]:
             yield f"of so few frames one that is late for once weighs much: `--frames {told + FEW_FRAMES}` tells more"
-    elif meta["level"] == Level.EXACT and len(meta["frame_cycles"]) < meta["batch"]:
+    elif len(meta["frame_cycles"]) < meta["batch"]:
         yield "no two frames came with every engine at work: more `--frames` tell that pace"
 
 

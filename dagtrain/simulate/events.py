@@ -13,11 +13,13 @@ it is, so one that is too shallow slows the pipeline down, or stops it.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 import operator
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import reduce
 from typing import Any, NamedTuple, TypeVar
 
@@ -46,6 +48,8 @@ from hdl.tensor import Port
 _Thing = TypeVar("_Thing")
 # turns of nodes and ports between two looks at the progress, and at Ctrl-C
 TURNS_AT_ONCE = 1 << 20
+# … and whether as many frames have passed as are wanted
+TURNS_OF_FEW = 1 << 12
 # entries of the heap for each that may be in it
 HEAP = 16
 # runs of beats in which a long tensor passes, at least, if nothing is said
@@ -73,6 +77,8 @@ class Events:
     # node -> cycles of its first and of its last beat of every frame, or batch, that it works on
     first: Mapping[str, FloatArray]
     last: Mapping[str, FloatArray]
+    # node -> how many of them it has ended, the first ones
+    ended: Mapping[str, int]
     # edge -> cycles that its producer waited for room; the first cycle in which it did
     blocked: Mapping[str, float]
     full: Mapping[str, float]
@@ -86,7 +92,8 @@ class Events:
     read: Mapping[str, FloatArray]
     # how often a node or a port had its turn
     turns: int
-    # until the last beat, or the last word or credit on the network
+    # until the last beat, or the last word or credit on the network; of a run that ends before, until then: what no
+    # network joins may be ahead
     cycles: float
 
 
@@ -97,10 +104,12 @@ def simulate_events(
     keep: bool = False,
     fine: bool = False,
     runs: int = RUNS,
+    frames: int | None = None,
     on_frames: Callable[[int], None] = lambda _: None,
 ) -> Events:
     """Trains so many batches.
 
+    ``frames``: the run ends when the results of so many, fewer than a batch, have come.
     ``keep``: the cycle of every beat is kept.
     ``fine``: beat by beat, however long tensors are; else in runs of beats, ``runs`` a tensor at least, where they have
     more than twice as many.
@@ -112,15 +121,21 @@ def simulate_events(
     outputs, queues = built.outputs(), built.queues()
     state, tables, turns = built.state(nodes, queues), built.tables(), 0
     kernel.begin(nodes, state)
-    results = [number for number, node in enumerate(wired.graph.nodes) if not node.layer.sources]
-    while state.length[0]:
+    results = [
+        number
+        for number, node in enumerate(wired.graph.nodes)
+        if not node.layer.sources and nodes["frames"][number] == batches * recipe.batch
+    ]
+    passed, wanted = 0, batches * recipe.batch if frames is None else frames
+    while state.length[0] and (frames is None or passed < wanted):
         turns += kernel.run(
             channels, ports, nodes, devices, outputs, queues, tables, state, recipe.batch, recipe.staleness,
-            TURNS_AT_ONCE,
+            TURNS_AT_ONCE if frames is None else TURNS_OF_FEW,
         )  # fmt: skip
-        on_frames(min(int(ports["frame"][nodes["first"][number]]) for number in results) if results else 0)
-    found = built.events(channels, nodes, outputs, state, turns)
-    problems = built.waiting(channels, state)
+        passed = min((int(ports["frame"][nodes["first"][number]]) for number in results), default=0)
+        on_frames(min(passed, wanted))
+    found = built.events(channels, ports, nodes, outputs, state, turns)
+    problems = built.waiting(channels, state) if frames is None or passed < wanted else []
     if problems:
         raise DeadlockError.listing(
             f"{wired.graph.name}: the pipeline stops for ever after {math.ceil(found.cycles):,} cycles", problems,
@@ -159,11 +174,15 @@ def _run_limits(wired: Wired) -> dict[str, _Run]:
     A run takes half of what the receiver holds beside words whose credits it keeps back: a longer one would wait for
     ever.  Where words wait for credits, those that come back together are whole runs, or beats."""
     limits = {}
-    for edge, _, source, _, _ in wired.graph.streams:
+    for edge, producer, source, consumer, sink in wired.graph.streams:
         limits[edge], hop = _Run(), wired.hops.get(edge)
         if hop is not None:
             share = (hop.credits - hop.credit_batch) * hop.word / (2 * source.elements)
-            limits[edge] = _Run(share, hop.credit_batch * hop.word if hop.word_cycles > 1 else 0)
+            # a port takes a cycle for a beat
+            ends = ((producer, source), (consumer, sink))
+            cycles = max(port.beats * float(wired.periods.get(node.name, 1)) for node, port in ends)
+            waits = source.elements / hop.word * hop.word_cycles > cycles
+            limits[edge] = _Run(share, hop.credit_batch * hop.word if waits else 0)
     changed = True
     while changed:
         changed = False
@@ -199,6 +218,15 @@ def _in_runs(row: _Row, limit: _Run, runs: int) -> _Row:
     return row._replace(source=replace(source, lanes=long), sink=replace(sink, lanes=long), run=run)
 
 
+def _taken_ahead(row: _Row) -> _Row:
+    """An edge whose consumer takes beats before it needs them, which is all that it does beat by beat: it reads what
+    goes on from there at once."""
+    _, lanes = row.consumer.layer.taken_ahead(row.sink.name)
+    if lanes <= row.sink.lanes or row.run != (1, 1):
+        return row
+    return row._replace(sink=replace(row.sink, lanes=lanes))
+
+
 @dataclass
 class _PortRow:
     """A row of `kernel.PORT`."""
@@ -216,6 +244,28 @@ class _PortRow:
     beat_cycles: int = 1
     # beats that are one here
     run: int = 1
+
+
+def _most_at_once(row: _Row, hop: Hop) -> int:
+    """Words on the network of an edge that may be one."""
+    return 1 if row.run == (1, 1) else max(1, min(row.source.lanes // hop.word, hop.credit_batch))
+
+
+def _holds(waiting: int, source: _PortRow, sinks: Sequence[_PortRow]) -> int:
+    """Runs that wait in a layer that works at once, in front of a source where so many beats do.
+
+    Of what passes in runs that do not end together one is known with the end of the run of the other that it takes the
+    last part of, later than its beats by up to a run: so much more waits.  Where one takes several, these do not pass
+    at once."""
+    beats, late = source.port.beats, Fraction(0)
+    if source.run == 1:
+        return waiting
+    lengths = [beats, *(sink.port.beats for sink in sinks if sink.run > 1)]
+    for one, other in itertools.combinations(lengths, 2):
+        if one != other:
+            late += Fraction(beats, min(one, other)) - Fraction(beats, math.lcm(one, other))
+    shorter = any(sink.port.beats > beats for sink in sinks)
+    return max(math.ceil(Fraction(waiting, source.run) + late), int(shorter))
 
 
 class _Turns(NamedTuple):
@@ -246,7 +296,8 @@ class _Builder:
         graph = wired.graph
         self.wired, self.graph, self.batches, self.keep = wired, graph, batches, keep
         limits = _run_limits(wired)
-        self.rows = [_in_runs(_Row(*row), limits[row[0]], runs) for row in graph.streams]
+        self.rows = [_taken_ahead(_in_runs(_Row(*row), limits[row[0]], runs)) for row in graph.streams]
+        self._take_fair_turns()
         self.channel = {row.edge: number for number, row in enumerate(self.rows)}
         self.index = {node.name: number for number, node in enumerate(graph.nodes)}
         self.batch = graph.recipe.batch
@@ -343,10 +394,7 @@ class _Builder:
                 # of the end of a sum, which leaves beside the engine's work
                 row.unit = strips.sum_word // row.port.lanes
             elif (kind == kernel.FRAME and layer.sinks) or layer.works_per_batch:
-                row.holds = -(-layer.waiting(port.name) // row.run)
-                # runs of which one that leaves takes several that come, which the layer does not hand on at once
-                shorter = any(sink.port.beats > row.port.beats for sink in self.all_ports[first:middle])
-                row.holds = max(row.holds, int(row.run > 1 and shorter))
+                row.holds = _holds(layer.waiting(port.name), row, self.all_ports[first:middle])
             self._deal(row, layer, port)
             self.all_ports.append(row)
         self.starts.append((first, middle, len(self.all_ports)))
@@ -412,7 +460,7 @@ class _Builder:
             counts = np.concatenate([np.zeros(port.beats, np.int64), beats])
             gates = np.zeros(port.beats + count, np.int64)
             if not along:
-                gates[: port.beats] = _gates(strips.room[name], port)
+                gates[: port.beats] = _gates(strips.room[name], strips.stored[name], sink)
             sink.table = self._table("counts", self.counts, counts, gates)
             at = self._table("gates", self.gates, gates, counts)
             assert at == sink.table
@@ -468,9 +516,10 @@ class _Builder:
         unpacked = 1.0 if hop or wide is not None else max(1.0, lanes[0] / lanes[1])
         inside = sum(lanes) + min(lanes) if kind is AdapterKind.GEARBOX else max(lanes)
         room = (depth * lanes[1] if wide is None else wide * lanes[0]) + (inside if adapted else 0)
+        room += row.consumer.layer.taken_ahead(sink.name)[0]
         if row.run != (1, 1):
             # what is shallower than runs lets them pass
-            room = max(room, 2 * source.lanes)
+            room = max(math.ceil(room / source.lanes), 2) * source.lanes
         column: dict[str, Any] = {
             "writer": self.index[row.producer.name],
             "reader": self.index[row.consumer.name],
@@ -522,16 +571,33 @@ class _Builder:
 
     def words_at_once(self, row: _Row, hop: Hop) -> int:
         """Words on the network that are one here: no more than a run, or than credits come back for together, and so
-        many that in a round trip of credits as many may leave."""
-        if row.run == (1, 1):
-            return 1
-        most = max(1, min(row.source.lanes // hop.word, hop.credit_batch))
+        many that in a round trip of credits as many may leave.
+
+        Where streams take turns before a port one's words would pass too seldom beside another's that pass as one: of
+        each so many are one that all have as many turns in a frame, and what passes once a batch no more than any."""
+        fair = self.fair[hop.source]
+        if not row.source.tensor.kind.per_batch:
+            fair = max(1, int(row.source.elements / hop.word / self.frame_turns[hop.source]))
+        most = min(fair, _most_at_once(row, hop))
         return next(
             words
             for words in range(most, 0, -1)
             if abs(words * round_trip_words(hop.credits // words, hop.credit_batch // words) - hop.round_trip_words)
             <= NEAR * hop.round_trip_words
         )
+
+    def _take_fair_turns(self) -> None:
+        """How often the stream of each device that does so most often has its turn in a frame, at least; and how many
+        words of any pass as one."""
+        self.frame_turns: dict[str, float] = defaultdict(float)
+        self.fair: dict[str, int] = defaultdict(lambda: 1)
+        crossing = [(row, self.wired.hops[row.edge]) for row in self.rows if row.edge in self.wired.hops]
+        of_frames = [(row, hop) for row, hop in crossing if not row.source.tensor.kind.per_batch]
+        for row, hop in of_frames:
+            turns = row.source.elements / hop.word / _most_at_once(row, hop)
+            self.frame_turns[hop.source] = max(self.frame_turns[hop.source], turns)
+        for row, hop in of_frames:
+            self.fair[hop.source] = max(self.fair[hop.source], self.words_at_once(row, hop))
 
     def _rings(self, row: _Row, writer: _PortRow, reader: _PortRow, column: Mapping[str, Any]) -> dict[str, int]:
         """How many times are kept."""
@@ -737,7 +803,9 @@ class _Builder:
                 empty.append(f"empty: {ends}, in tensor {tensor:,}")
         return shown([*full, *empty])
 
-    def events(self, channels: Rows, nodes: Rows, outputs: Rows, state: kernel.State, turns: int) -> Events:
+    def events(
+        self, channels: Rows, ports: Rows, nodes: Rows, outputs: Rows, state: kernel.State, turns: int
+    ) -> Events:
         """What the kernel has worked out, by name."""
         names, times = [row.edge for row in self.rows], state.times
 
@@ -752,13 +820,31 @@ class _Builder:
         crossing = [i for i, edge in enumerate(names) if edge in self.wired.hops]
         return Events(
             self.wired, self.batches, tuple(names), spans("first_at"), spans("last_at"),
+            {node.name: self._ended(i, channels, ports, nodes) for i, node in enumerate(self.graph.nodes)},
             {edge: float(channels["blocked"][i]) for i, edge in enumerate(names)},
             {edge: float(channels["full"][i]) for i, edge in enumerate(names) if channels["full"][i] < kernel.NEVER},
             {names[i]: self._words(i, channels[i]) for i in crossing},
             {names[i]: int(channels["returned"][i]) for i in crossing},
             {each: int(outputs["passed"][i]) for each, i in self.passing.items() if not each.arrives},
-            kept("write"), kept("read"), turns, self._end(channels, times),
+            kept("write"), kept("read"), turns,
+            float(state.heap_time[0]) if state.length[0] else self._end(channels, times),
         )  # fmt: skip
+
+    def _ended(self, number: int, channels: Rows, ports: Rows, nodes: Rows) -> int:
+        """Frames, or batches, that a node has done."""
+        node, layer = nodes[number], self.graph.nodes[number].layer
+        if node["kind"] == kernel.STRIPS:
+            return int(node["strip"] // node["strips"])
+        kind = kernel.BATCH if layer.works_per_batch else kernel.FRAME
+        first = node["middle"] if node["kind"] == kernel.HOST else node["first"]
+        done = [node["frames"]]
+        for port in ports[first : node["end"]]:
+            if port["channel"] < 0 or port["kind"] != kind:
+                continue
+            channel = channels[port["channel"]]
+            host = node["kind"] == kernel.HOST
+            done.append(channel["written"] // channel["write_beats"] if host else port["frame"])
+        return int(min(done))
 
     def _words(self, number: int, channel: Any) -> int:
         """Words that left for the network: those that are one here end with a tensor, whose last ones may be fewer."""
@@ -814,12 +900,19 @@ def _needs(layer: Layer, source: Port, sink: Port) -> tuple[IntArray, IntArray] 
     return beats, np.searchsorted(beats, np.arange(1, sink.beats + 1)).astype(np.int64)
 
 
-def _gates(room: FloatArray, port: Port) -> IntArray:
-    """The strip, counted from the frame's first, that must have ended before each beat of a stored map may come."""
-    strips = len(room)
-    before = np.concatenate([room - 2 * port.elements, room - port.elements, room])
+def _gates(room: FloatArray, stored: FloatArray, sink: _PortRow) -> IntArray:
+    """The strip, counted from the frame's first, that must have ended before each beat of a stored map may come.
+
+    Of a run of which a strip needs some that must have ended before its last beat comes, or that begins just then:
+    before its first beat comes, as beats come while strips before it are at work."""
+    port, strips = sink.port, len(room)
+    before = np.maximum.accumulate(np.concatenate([room - 2 * port.elements, room - port.elements, room]))
     ends = np.arange(1, port.beats + 1) * port.lanes
-    return (np.searchsorted(np.maximum.accumulate(before), ends) - 2 * strips - 1).astype(np.int64)
+    first, last = (
+        np.searchsorted(before, last) - 2 * strips - 1 for last in (ends - port.lanes + port.lanes // sink.run, ends)
+    )
+    user = np.searchsorted(stored, ends - port.lanes, side="right")
+    return np.where(last >= user - 1, first, last).astype(np.int64)
 
 
 def _shares(strips: Strips, port: Port, giving: int) -> FloatArray:

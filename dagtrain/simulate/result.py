@@ -187,7 +187,7 @@ class Simulation:
     cables: tuple[CableWork, ...]
     batches: tuple[BatchWork, ...]
     binds: Binding
-    # of the exact level, and of one batch
+    # of one batch
     full: FullWork | None = None
 
     @property

@@ -143,6 +143,12 @@ class Timing(Shape):
         del source
         return self.pipeline_cycles
 
+    def taken_ahead(self, sink: str) -> tuple[int, int]:
+        """Elements of a sink of a layer without `strips` that wait behind it before they are needed, and how many of
+        them go on from there at once; (0, 0) where each beat is taken as it is needed."""
+        del sink
+        return 0, 0
+
     @property
     def strips(self) -> Strips | None:
         """How an engine goes through a frame that works strip by strip; None of a layer that hands on what it gets."""

@@ -152,6 +152,12 @@ class OnlineNorm(NormLayer):
         made = {"y": Y_AT, "normal": NORMAL_AT, "inverse": X_AT}[source]
         return made + queue_latency(RESULTS) + self.adapter_cycles
 
+    def waiting(self, source: str) -> int:
+        """All inverses of a frame may leave as slowly as it."""
+        if source == "inverse":
+            return max(RESULTS, self.groups) * self.core // self.inverse_lanes
+        return super().waiting(source)
+
     def required(self, source: str, elements: int) -> dict[str, int]:
         """A word of the inside after another; ``inverse`` leaves with the first pixel."""
         del source

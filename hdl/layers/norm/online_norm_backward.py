@@ -187,6 +187,10 @@ class OnlineNormBackward(NormLayer):
             rounded = queue_latency(self.engine.gradient_depth) + 1 + leave_cycles(exact=self.exact) + pack
         return self.engine.gradient_sums_at + rounded - self.groups
 
+    def taken_ahead(self, sink: str) -> tuple[int, int]:
+        """All inverses of a frame may come as slowly as the one before it."""
+        return (max(2, self.groups) * self.core, self.core) if sink == "inverse" else super().taken_ahead(sink)
+
     def required(self, source: str, elements: int) -> dict[str, int]:
         """A word of the inside after another; ``inverse`` is needed with the first pixel."""
         elements = self.pixels * self.channels if source != "dx" else -(-elements // self.core) * self.core
