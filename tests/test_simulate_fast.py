@@ -323,7 +323,7 @@ def test_what_hands_on_takes_several_runs_for_one_that_leaves() -> None:
     x = build.relu(build.conv(build.input(12, 4, 6), 4, 3, padding=1))
     whole = build.classify(build.gemm(build.max_pool(x, 2, 2), 4))
     plain = on_chip(insert_forks(split_rows(differentiate(whole), {"conv1": 4, "relu1": 4})), 130)
-    hop = Hop(source="one", target="two", cycles=5, back_cycles=5, word=1, credits=26, credit_batch=8)
+    hop = Hop(source="one", target="two", cycles=1, back_cycles=1, word=6, credits=6, credit_batch=3)
     fork = plain.graph.by_name["input1.y.deal.y1.fork"]
     depths = {edge: max(2 * 24, beats) for edge, beats in plain.fifo_beats.items()}
     wired = replace(plain, hops={fork.inputs["x"]: hop}, fifo_beats=depths)

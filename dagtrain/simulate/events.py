@@ -48,8 +48,6 @@ from hdl.tensor import Port
 _Thing = TypeVar("_Thing")
 # turns of nodes and ports between two looks at the progress, and at Ctrl-C
 TURNS_AT_ONCE = 1 << 20
-# … and whether as many frames have passed as are wanted
-TURNS_OF_FEW = 1 << 12
 # entries of the heap for each that may be in it
 HEAP = 16
 # runs of beats in which a long tensor passes, at least, if nothing is said
@@ -58,6 +56,8 @@ RUNS = 512
 MOST_ASKED = 1 << 12
 # beats that rings of times hold beside those that may be asked for
 SLACK = 8
+# lengths of a run that a round trip of credits may be longer by: where it leaves and where it is read, and one to spare
+ROUND_TRIPS_OF_A_RUN = 3
 # by which what leaves in a round trip of credits may differ where several words on the network are one
 NEAR = 0.01
 
@@ -130,7 +130,7 @@ def simulate_events(
     while state.length[0] and (frames is None or passed < wanted):
         turns += kernel.run(
             channels, ports, nodes, devices, outputs, queues, tables, state, recipe.batch, recipe.staleness,
-            TURNS_AT_ONCE if frames is None else TURNS_OF_FEW,
+            TURNS_AT_ONCE, -1 if frames is None or not results else results[0], wanted,
         )  # fmt: skip
         passed = min((int(ports["frame"][nodes["first"][number]]) for number in results), default=0)
         on_frames(min(passed, wanted))
@@ -172,17 +172,27 @@ def _run_limits(wired: Wired) -> dict[str, _Run]:
     """Of edges over the network, and of all behind them that layers make at once of what comes there.
 
     A run takes half of what the receiver holds beside words whose credits it keeps back: a longer one would wait for
-    ever.  Where words wait for credits, those that come back together are whole runs, or beats."""
-    limits = {}
-    for edge, producer, source, consumer, sink in wired.graph.streams:
+    ever.  Words of a run wait for its last one, and their credits too: so much longer a round trip must not let fewer
+    pass than come in a frame.  Where words wait for credits anyway, those that come back together are whole runs, or
+    beats."""
+    graph, limits = wired.graph, {}
+    pace = _frame_cycles(wired)
+    for edge, producer, source, consumer, sink in graph.streams:
         limits[edge], hop = _Run(), wired.hops.get(edge)
-        if hop is not None:
-            share = (hop.credits - hop.credit_batch) * hop.word / (2 * source.elements)
-            # a port takes a cycle for a beat
-            ends = ((producer, source), (consumer, sink))
-            cycles = max(port.beats * float(wired.periods.get(node.name, 1)) for node, port in ends)
-            waits = source.elements / hop.word * hop.word_cycles > cycles
-            limits[edge] = _Run(share, hop.credit_batch * hop.word if waits else 0)
+        if hop is None:
+            continue
+        share = (hop.credits - hop.credit_batch) * hop.word / (2 * source.elements)
+        # a port takes a cycle for a beat
+        ends = ((producer, source), (consumer, sink))
+        cycles = max(port.beats * float(wired.periods.get(node.name, 1)) for node, port in ends)
+        if not source.tensor.kind.per_batch:
+            cycles = max(cycles, pace / float(graph.passing(edge)))
+        spare = (cycles * hop.word / source.elements - hop.word_cycles) * hop.round_trip_words
+        if spare > 0:
+            run = spare / ROUND_TRIPS_OF_A_RUN * min(source.lanes, sink.lanes)
+            limits[edge] = _Run(min(share, run / source.elements))
+        else:
+            limits[edge] = _Run(share, hop.credit_batch * hop.word)
     changed = True
     while changed:
         changed = False
@@ -196,6 +206,14 @@ def _run_limits(wired: Wired) -> dict[str, _Run]:
                 if made in limits and limits[made] & limit != limits[made]:
                     limits[made], changed = limits[made] & limit, True
     return limits
+
+
+def _frame_cycles(wired: Wired) -> float:
+    """Cycles of the cluster from frame to frame, at least."""
+    frames = (node for node in wired.graph.nodes if not node.layer.works_per_batch)
+    return max(
+        (wired.graph.cycles_per_frame(node) * float(wired.periods.get(node.name, 1)) for node in frames), default=0.0
+    )
 
 
 def _in_runs(row: _Row, limit: _Run, runs: int) -> _Row:
@@ -246,9 +264,52 @@ class _PortRow:
     run: int = 1
 
 
-def _most_at_once(row: _Row, hop: Hop) -> int:
-    """Words on the network of an edge that may be one."""
-    return 1 if row.run == (1, 1) else max(1, min(row.source.lanes // hop.word, hop.credit_batch))
+def _words_at_once(wired: Wired, rows: Sequence[_Row]) -> dict[str, int]:
+    """Of edges over the network, words that are one here: no more than a run, or than credits come back for together,
+    and so many that in a round trip of credits as many may leave.
+
+    Streams take turns before a port, where one's words would pass too seldom beside others' that pass as one: in a
+    round of turns each has the share of words that it needs; of what passes once a batch no more are one than of
+    any."""
+    found: dict[str, int] = {}
+    for crossing in _by_port(wired, rows):
+        frames = [row for row in crossing if not row.source.tensor.kind.per_batch]
+        once = {row.edge: _at_once(row, wired.hops[row.edge], math.inf) for row in crossing}
+        words = {row.edge: row.source.elements / wired.hops[row.edge].word for row in frames}
+        cycles = max(_frame_cycles(wired), sum(words.values()))
+        while True:
+            together = sum(once[row.edge] for row in frames)
+            longer = [row for row in frames if once[row.edge] > 1]
+            if not longer or all(once[row.edge] * cycles >= words[row.edge] * together for row in frames):
+                break
+            # which costs the fewest turns
+            row = max(longer, key=lambda row: once[row.edge] ** 2 / words[row.edge])
+            once[row.edge] = _at_once(row, wired.hops[row.edge], once[row.edge] - 1)
+        most = max((once[row.edge] for row in frames), default=math.inf)
+        found |= {row.edge: _at_once(row, wired.hops[row.edge], min(once[row.edge], most)) for row in crossing}
+    return found
+
+
+def _by_port(wired: Wired, rows: Sequence[_Row]) -> Iterable[Sequence[_Row]]:
+    """Edges that leave each device."""
+    found: dict[str, list[_Row]] = defaultdict(list)
+    for row in rows:
+        if row.edge in wired.hops:
+            found[wired.hops[row.edge].source].append(row)
+    return found.values()
+
+
+def _at_once(row: _Row, hop: Hop, most: float) -> int:
+    """Words of an edge that may be one, of ``most``."""
+    if row.run == (1, 1):
+        return 1
+    whole = max(1, int(min(most, row.source.lanes // hop.word, hop.credit_batch)))
+    return next(
+        words
+        for words in range(whole, 0, -1)
+        if abs(words * round_trip_words(hop.credits // words, hop.credit_batch // words) - hop.round_trip_words)
+        <= NEAR * hop.round_trip_words
+    )
 
 
 def _holds(waiting: int, source: _PortRow, sinks: Sequence[_PortRow]) -> int:
@@ -297,7 +358,7 @@ class _Builder:
         self.wired, self.graph, self.batches, self.keep = wired, graph, batches, keep
         limits = _run_limits(wired)
         self.rows = [_taken_ahead(_in_runs(_Row(*row), limits[row[0]], runs)) for row in graph.streams]
-        self._take_fair_turns()
+        self.at_once = _words_at_once(wired, self.rows)
         self.channel = {row.edge: number for number, row in enumerate(self.rows)}
         self.index = {node.name: number for number, node in enumerate(graph.nodes)}
         self.batch = graph.recipe.batch
@@ -538,7 +599,7 @@ class _Builder:
             "words": 1,
         }
         if hop is not None:
-            at_once = self.words_at_once(row, hop)
+            at_once = self.at_once[row.edge]
             column |= {
                 "stored": outside,
                 "word": hop.word * at_once,
@@ -568,36 +629,6 @@ class _Builder:
             for first in range(0, math.lcm(lanes, word), lanes)
         )
         return 0 if held and row.run == (1, 1) else lanes
-
-    def words_at_once(self, row: _Row, hop: Hop) -> int:
-        """Words on the network that are one here: no more than a run, or than credits come back for together, and so
-        many that in a round trip of credits as many may leave.
-
-        Where streams take turns before a port one's words would pass too seldom beside another's that pass as one: of
-        each so many are one that all have as many turns in a frame, and what passes once a batch no more than any."""
-        fair = self.fair[hop.source]
-        if not row.source.tensor.kind.per_batch:
-            fair = max(1, int(row.source.elements / hop.word / self.frame_turns[hop.source]))
-        most = min(fair, _most_at_once(row, hop))
-        return next(
-            words
-            for words in range(most, 0, -1)
-            if abs(words * round_trip_words(hop.credits // words, hop.credit_batch // words) - hop.round_trip_words)
-            <= NEAR * hop.round_trip_words
-        )
-
-    def _take_fair_turns(self) -> None:
-        """How often the stream of each device that does so most often has its turn in a frame, at least; and how many
-        words of any pass as one."""
-        self.frame_turns: dict[str, float] = defaultdict(float)
-        self.fair: dict[str, int] = defaultdict(lambda: 1)
-        crossing = [(row, self.wired.hops[row.edge]) for row in self.rows if row.edge in self.wired.hops]
-        of_frames = [(row, hop) for row, hop in crossing if not row.source.tensor.kind.per_batch]
-        for row, hop in of_frames:
-            turns = row.source.elements / hop.word / _most_at_once(row, hop)
-            self.frame_turns[hop.source] = max(self.frame_turns[hop.source], turns)
-        for row, hop in of_frames:
-            self.fair[hop.source] = max(self.fair[hop.source], self.words_at_once(row, hop))
 
     def _rings(self, row: _Row, writer: _PortRow, reader: _PortRow, column: Mapping[str, Any]) -> dict[str, int]:
         """How many times are kept."""

@@ -1101,9 +1101,11 @@ def _wake(c: Rows, p: Rows, n: Rows, d: Rows, s: State, node: int) -> None:
 
 @njit(cache=True)
 def run(
-    c: Rows, p: Rows, n: Rows, d: Rows, o: Rows, q: Rows, t: Tables, s: State, batch: int, staleness: int, most: int
-) -> int:
-    """Lets what can happen, in so many turns at most; how many there were."""
+    c: Rows, p: Rows, n: Rows, d: Rows, o: Rows, q: Rows, t: Tables, s: State, batch: int, staleness: int, most: int,
+    watched: int, frames: int,
+) -> int:  # fmt: skip
+    """Lets what can happen, in so many turns at most, and until a node that is ``watched`` has taken so many frames;
+    how many turns there were."""
     nodes, devices = len(n), len(d)
     turns = 0
     while s.length[0] and turns < most:
@@ -1122,4 +1124,6 @@ def run(
             _wake(c, p, n, d, s, who)
             if n[who].beside >= 0:
                 _push(s, time, n[who].beside)
+            if who == watched and p[n[who].first].frame >= frames:
+                break
     return turns

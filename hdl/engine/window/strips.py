@@ -60,9 +60,7 @@ def room_rows(walk: Walk, port: Port, word: int, ring_rows: int) -> FloatArray:
 
 
 def results_along(walk: Walk, port: Port) -> FloatArray:
-    """Elements of a map like that of results by the end of each strip; all where passes take it in other orders."""
-    if walk.passes > 1:
-        return np.full(len(walk.strip_cycles), float(port.tensor.elements))
+    """Elements of a map like that of results by the end of each strip of one pass."""
     return np.arange(1, walk.rows.outputs + 1, dtype=np.float64) * (port.tensor.elements // walk.rows.outputs)
 
 
@@ -119,22 +117,28 @@ def gradient_strips(
     sum_words: int,
     *,
     exact: bool,
+    error_frames: int,
 ) -> Strips:
     """Of an engine that sums products of a stored map and of errors that meet their row at work.
 
+    ``error_frames``: that are held and put in order, where passes over the map take errors in other orders; else 0.
     ``ring_rows``: of the stored map that are held.
     ``rest_cycles``: after a batch, while the sums leave.
     ``sum_words``: of the memory of sums.
     ``exact``: whether sums leave as they are."""
     (x, x_word), (e, e_word), (g, tile) = stored, along, gradient
+    needed, room = {x.name: stored_rows(walk, x)}, {x.name: room_rows(walk, x, x_word, ring_rows)}
+    if error_frames:
+        whole = np.full(len(walk.strip_cycles), float(e.tensor.elements))
+        needed, room = needed | {e.name: whole}, room | {e.name: error_frames * whole}
     return Strips(
-        stored={x.name: stored_rows(walk, x)},
-        room={x.name: room_rows(walk, x, x_word, ring_rows)},
+        stored=needed,
+        room=room,
         free_cycles=ROW_FREE,
-        along={e.name: results_along(walk, e)},
+        along={} if error_frames else {e.name: results_along(walk, e)},
         cycles=tuple(walk.strip_cycles),
         words={x.name: x_word, e.name: e_word},
-        begin_cycles=_entry_cycles({x.name: stored}),
+        begin_cycles=_entry_cycles({x.name: stored} | ({e.name: along} if error_frames else {})),
         along_cycles=WORD_LATENCY + adapter_cycles(e.lanes, e_word),
         along_words=ERRORS,
         along_free=WORD_FREE,

@@ -436,6 +436,14 @@ class ConvGradient(GradientEngine, DenseEngine):
         busy = walk.cycles + walk.passes * (leave + LEAVE_LATENCY)
         return max(cycles, -(-busy // 2))
 
+    @property
+    def error_frames(self) -> int:
+        """Frames of errors that sums outside put in order at a time."""
+        if not self.streamed:
+            return 0
+        errors = max(words_of(self.port("e"), self.tile.po), self.port("e").beats)
+        return reorder_frames(errors, self.walk.cycles, REORDER_LATENCY + ERRORS, self.cycles_per_frame)
+
     def sums(self, x: Any, e: Any) -> Any:
         """g, exactly; of codes sums of cut products."""
         if self.cut and x.dtype == np.int64:
@@ -462,11 +470,9 @@ class ConvGradient(GradientEngine, DenseEngine):
         chain = [streams[port.name] for port in (LOAD, DUMP) if self.accessed]
         if not self.streamed:
             return (counted_gradient if chain else gradient)(domain, x, e, g, *chain, shape=self.shape)
-        errors = max(words_of(self.port("e"), self.tile.po), self.port("e").beats)
-        frames = reorder_frames(errors, self.walk.cycles, REORDER_LATENCY + ERRORS, self.cycles_per_frame)
         sums = streams["acc_in"], g, streams["acc_out"]
         make = counted_gradient_passes if chain else gradient_passes
-        return make(domain, x, e, *sums, *chain, shape=self.shape, error_frames=frames)
+        return make(domain, x, e, *sums, *chain, shape=self.shape, error_frames=self.error_frames)
 
 
 @block

@@ -506,8 +506,13 @@ class GradientEngine(WindowEngine):
         x_word, e_word = self.map_words
         return gradient_strips(
             self.walk, (x, x_word), (e, e_word), (g, self.tile.size), self.ring_rows("x"), self.drain_cycles,
-            self.words, exact=self.exact,
+            self.words, exact=self.exact, error_frames=self.error_frames,
         )  # fmt: skip
+
+    @property
+    def error_frames(self) -> int:
+        """Frames of errors that are put in order at a time, for passes over the map; 0: they come as needed."""
+        return 0
 
     @property
     def closeness(self) -> dict[str, float]:
