@@ -16,6 +16,8 @@ class Strips:
     stored: Mapping[str, FloatArray]
     # sink -> elements that find room before each strip ends, of those in `stored`
     room: Mapping[str, FloatArray]
+    # of those in `stored`, one that comes on its own; beats of the others are taken together
+    apart: str = ""
     # sink -> elements that are used up by the end of each strip, one after another while it goes on
     along: Mapping[str, FloatArray] = field(default_factory=dict)
     # cycles of each

@@ -30,6 +30,7 @@ from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.calibrate import calibrate
 from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.insert_forks import insert_forks
+from dagtrain.passes.memory_home import keep_in_dram
 from dagtrain.passes.place import place
 from dagtrain.passes.split_layers import Parts, split_layers
 from dagtrain.passes.split_rows import split_rows
@@ -48,13 +49,15 @@ from dagtrain.simulate.result import Bound
 from dagtrain.training.feeds import synthetic_feeds
 from hdl.cache import cache_folder
 from hdl.errors import DagtrainError
-from hdl.fixed import FloatArray
+from hdl.fixed import Fixed, FloatArray
 from hdl.layers.wiring.fork import Fork
 from hdl.recipe import Recipe
+from hdl.tensor import Kind, Port, Tensor
 from tests.cosim_support import (
     BATCH,
     CLOSE,
     DEVICES,
+    TINY_DRAM,
     copied_net,
     deliver,
     placement,
@@ -453,6 +456,65 @@ def test_no_run_is_longer_than_what_a_receiver_before_it_holds() -> None:
     assert coarse.cycles == pytest.approx(fine.cycles, rel=0.05)
 
 
+def outside_net(batch: int) -> Graph:
+    """Gradients of the second convolution are summed pass by pass, in DRAM."""
+    build = GraphBuilder("outside", Recipe(batch=batch, staleness=batch), seed=3)
+    x = build.relu(build.conv(build.input(8, 8, 4), 8, 3, padding=1))
+    x = build.relu(build.conv(x, 12, 3, padding=1))
+    whole = build.classify(build.gemm(build.global_average_pool(x), 4))
+    return keep_in_dram(insert_forks(differentiate(whole)), ["conv2.gradient"])
+
+
+def test_errors_that_passes_take_in_other_orders_come_while_the_frame_before_is_at_work() -> None:
+    wired = on_chip(outside_net(8), 2000)
+    strips = wired.graph.by_name["conv2.gradient"].layer.strips
+    assert strips is not None
+    assert strips.apart == "e"
+    last = simulate_events(wired, 3).last["conv2.gradient"]
+    assert np.diff(last)[4:] == pytest.approx(sum(strips.cycles))
+
+
+@pytest.mark.parametrize("room", [1161, 2 * 1344 + 576])
+def test_an_engine_takes_runs_that_are_longer_than_what_finds_room_in_it(room: int) -> None:
+    """Strips of a pixel of 576 channels, in beats of two, of which 672 are a run."""
+    elements, run, lanes = 196 * 576, 672, 2
+    stored = np.arange(1, 197) * 576.0
+    port = Port("x", Tensor((14, 14, 576), Fixed(16, 8), Kind.STASH), run * lanes)
+    found = room + np.arange(196) * 576.0
+    gates = events._gates(found, stored, events._PortRow(port, 0, 0, run=run))
+    begins = np.arange(port.beats) * port.lanes
+    # none waits for the end of a strip that needs some of it, or for the strip before it, if its beats would not
+    user = np.searchsorted(stored, begins, side="right")
+    assert np.all(gates < user)
+    assert np.all(gates[1:-1] < user[1:-1] - 1)
+    # and each for what its first beat waits for, at least, its last one where there is room
+    which = lanes if room < run * lanes else run * lanes
+    for gate, begin in zip(gates, begins, strict=True):
+        (full,) = np.nonzero(np.concatenate([found - elements, found]) < begin + which)
+        assert gate == len(full) - 196 - 1
+
+
+@pytest.mark.parametrize("lanes", [4, 1])
+def test_words_that_are_one_leave_every_stream_before_a_port_the_share_that_it_needs(lanes: int) -> None:
+    """One stream's words pass one by one, as in its runs, beside one of twice as many of which sixteen may be one."""
+    build = GraphBuilder("port", Recipe(batch=2), seed=3)
+    x = build.relu(build.conv(build.input(16, 16, 4), 4, 1))
+    whole = build.classify(build.gemm(build.conv(x, 8, 1), 4))
+    graph = on_chip(insert_forks(differentiate(whole)), 4096)
+    hop = Hop(source="one", target="two", cycles=9, back_cycles=9, word=1, credits=512, credit_batch=64)
+    wired = replace(graph, hops={"conv1.y": hop, "conv2.y": hop})
+    rows = [row for row in events._Builder(graph, 1, False, 16).rows if row.edge in wired.hops]
+    few, many = rows
+    few = few._replace(run=(lanes, lanes), source=replace(few.source, lanes=lanes))
+    many = many._replace(run=(16, 16), source=replace(many.source, lanes=16))
+    found = events._words_at_once(wired, [few, many])
+    cycles = max(wired.graph.cycles_per_frame(node) for node in wired.graph.nodes)
+    assert found["conv1.y"] == lanes
+    for row in (few, many):
+        assert found[row.edge] / sum(found.values()) >= row.source.elements / cycles
+    assert 1 < found["conv2.y"] < 16
+
+
 @pytest.mark.parametrize("batches", [1, 3])
 def test_nothing_is_at_work_for_longer_than_all_is(batches: int) -> None:
     for rate in (1 / 16, 1 / 64):
@@ -646,6 +708,22 @@ def test_events_are_those_of_the_verilog(case: str, tmp_path: Path) -> None:
     design = design_cluster(graph, placed, devices, cycles, library, word_bits=64, routing=routing)
     truth, wired = Truth(design, library, batches, tmp_path), wired_of(design, NETWORK_CYCLES, routing)
     assert_alike(wired, simulate_events(wired, batches, keep=True), truth, interval)
+
+
+@pytest.mark.slow
+def test_errors_that_passes_take_in_other_orders_come_as_in_the_verilog(tmp_path: Path) -> None:
+    graph, library = outside_net(8), ModuleLibrary(cache_folder() / "modules")
+    design = design_cluster(
+        graph, placement(graph, "one"), DEVICES, 2000, library, word_bits=64, routing=None, dram=TINY_DRAM
+    )
+    truth, wired = Truth(design, library, 3, tmp_path), wired_of(design, NETWORK_CYCLES, None)
+    happened = simulate_events(wired, 3, keep=True)
+    node = wired.graph.by_name["conv2.gradient"]
+    for port in node.layer.sinks[:2]:
+        edge = node.inputs[port.name]
+        # in the third batch sums wait for DRAM, which events take to keep up
+        frames = 16 * port.beats
+        assert happened.read[edge][:frames] == pytest.approx(truth.times[edge, False][:frames] - truth.begins, abs=2)
 
 
 @pytest.mark.slow

@@ -258,6 +258,7 @@ class _PortRow:
     use: int = 0
     unit: int = 1
     words_at: int = 0
+    joined: int = 1
     table: int = 0
     beat_cycles: int = 1
     # beats that are one here
@@ -512,6 +513,7 @@ class _Builder:
                 sink.use = kernel.ALONG if along else kernel.STORED
             word = strips.words.get(name, port.lanes)
             sink.unit = max(1, word // port.lanes)
+            sink.joined = int(name != strips.apart)
             if along:
                 held = strips.along_words * word // port.lanes if port.lanes > word else strips.along_words
                 sink.holds = max(2, held)
@@ -672,7 +674,7 @@ class _Builder:
     def ports(self) -> Rows:
         """Of `kernel.PORT`."""
         found = np.zeros(len(self.all_ports), kernel.PORT)
-        for name in ("channel", "kind", "turns", "latency", "holds", "use", "unit", "words_at", "table"):
+        for name in ("channel", "kind", "turns", "latency", "holds", "use", "unit", "words_at", "joined", "table"):
             found[name] = [getattr(row, name) for row in self.all_ports]
         found["began"] = -kernel.NEVER
         return found

@@ -74,6 +74,8 @@ PORT = row_type(
     # of sinks: STORED, ALONG or BORROWED; beats of a word that is taken along, or of sums those that leave beside the
     # work; where it lies when the last operations on the last words began
     use=int, unit=int, words_at=int,
+    # of those that are stored, whether beats of others are taken with it
+    joined=int,
     # where its tables lie
     table=int,
     # worked out so far: the frame of the node, or batch, and the beat in it; of strips, when the last of them was at
@@ -564,7 +566,7 @@ def _store(c: Rows, p: Rows, n: Rows, t: Tables, s: State, node: int, sink: int)
             break
         time = max(time, _read_time(c, s, channel, c[channel].read - 1) + c[channel].read_step)
         for other in range(n[node].first, n[node].middle):
-            if other != sink and p[other].kind == FRAME and p[other].use == STORED:
+            if other != sink and p[other].kind == FRAME and p[other].use == STORED and p[sink].joined * p[other].joined:
                 with_it = p[other].channel
                 even = ((beat + 1) * c[with_it].read_beats + beats - 1) // beats
                 time = max(time, _there(c, s, with_it, frame * c[with_it].read_beats + even - 1))

@@ -134,6 +134,7 @@ def gradient_strips(
     return Strips(
         stored=needed,
         room=room,
+        apart=e.name if error_frames else "",
         free_cycles=ROW_FREE,
         along={} if error_frames else {e.name: results_along(walk, e)},
         cycles=tuple(walk.strip_cycles),
