@@ -49,7 +49,7 @@ _Thing = TypeVar("_Thing")
 # turns of nodes and ports between two looks at the progress, and at Ctrl-C
 TURNS_AT_ONCE = 1 << 20
 # entries of the heap for each that may be in it
-HEAP = 16
+HEAP = 64
 # runs of beats in which a long tensor passes, at least, if nothing is said
 RUNS = 512
 # beats of a frame up to which a layer is asked for each
@@ -192,7 +192,7 @@ def _run_limits(wired: Wired) -> dict[str, _Run]:
             run = spare / ROUND_TRIPS_OF_A_RUN * min(source.lanes, sink.lanes)
             limits[edge] = _Run(min(share, run / source.elements))
         else:
-            limits[edge] = _Run(share, hop.credit_batch * hop.word)
+            limits[edge] = _Run(share, hop.credit_batch * hop.word if hop.word_cycles > 1 else 0)
     changed = True
     while changed:
         changed = False
@@ -270,8 +270,7 @@ def _words_at_once(wired: Wired, rows: Sequence[_Row]) -> dict[str, int]:
     and so many that in a round trip of credits as many may leave.
 
     Streams take turns before a port, where one's words would pass too seldom beside others' that pass as one: in a
-    round of turns each has the share of words that it needs; of what passes once a batch no more are one than of
-    any."""
+    round of turns each has the share of words that it needs, beside others that pass with every frame."""
     found: dict[str, int] = {}
     for crossing in _by_port(wired, rows):
         frames = [row for row in crossing if not row.source.tensor.kind.per_batch]
@@ -286,8 +285,7 @@ def _words_at_once(wired: Wired, rows: Sequence[_Row]) -> dict[str, int]:
             # which costs the fewest turns
             row = max(longer, key=lambda row: once[row.edge] ** 2 / words[row.edge])
             once[row.edge] = _at_once(row, wired.hops[row.edge], once[row.edge] - 1)
-        most = max((once[row.edge] for row in frames), default=math.inf)
-        found |= {row.edge: _at_once(row, wired.hops[row.edge], min(once[row.edge], most)) for row in crossing}
+        found |= once
     return found
 
 
