@@ -456,6 +456,18 @@ def test_no_run_is_longer_than_what_a_receiver_before_it_holds() -> None:
     assert coarse.cycles == pytest.approx(fine.cycles, rel=0.05)
 
 
+def test_inverses_of_a_frame_wait_where_they_are_made_and_where_they_are_needed() -> None:
+    """96 inverses leave and come one a cycle, while the first pixel takes two channels a cycle."""
+    build = GraphBuilder("inverses", Recipe(batch=8, staleness=8), seed=3)
+    x = build.relu(build.norm(build.conv(build.input(6, 6, 8), 96, 1)))
+    whole = build.classify(build.gemm(build.global_average_pool(build.conv(x, 4, 1)), 4))
+    wired = on_chip(insert_forks(differentiate(whole)), 1728)
+    last = simulate_events(wired, 2, fine=True).last
+    for name in ("norm1", "norm1.backward"):
+        assert wired.graph.by_name[name].layer.cycles_per_frame == 1728
+        assert np.diff(last[name])[8:] == pytest.approx(1728)
+
+
 def outside_net(batch: int) -> Graph:
     """Gradients of the second convolution are summed pass by pass, in DRAM."""
     build = GraphBuilder("outside", Recipe(batch=batch, staleness=batch), seed=3)

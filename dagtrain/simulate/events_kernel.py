@@ -195,6 +195,8 @@ def _push(s: State, time: float, who: int) -> None:
         return
     s.queued[who] = time
     at = s.length[0]
+    if at == len(s.heap_time):
+        raise OverflowError
     s.length[0] += 1
     while at > 0:
         above = (at - 1) // 2
