@@ -506,6 +506,25 @@ def test_an_engine_takes_runs_that_are_longer_than_what_finds_room_in_it(room: i
         assert gate == len(full) - 196 - 1
 
 
+def test_a_run_is_no_longer_than_what_credits_leave_of_a_frame() -> None:
+    """Sixteen rows of 128 elements in 4096 cycles; a word comes every four cycles, by credits, at the most."""
+    build = GraphBuilder("credits", Recipe(batch=2), seed=3)
+    x = build.relu(build.conv(build.input(16, 16, 4), 8, 1))
+    whole = build.classify(build.gemm(build.conv(x, 8, 1), 4))
+    plain = on_chip(insert_forks(differentiate(whole)), 4096)
+    cycles = events._frame_cycles(plain)
+    assert cycles >= 4096
+    lanes = min(port.lanes for edge, *ends in plain.graph.streams if edge == "conv2.y" for port in (ends[1], ends[3]))
+    for way in (60, 28):
+        hop = Hop(source="one", target="two", cycles=way, back_cycles=way, word=4, credits=32, credit_batch=8)
+        limit = events._run_limits(replace(plain, hops={"conv2.y": hop}))["conv2.y"]
+        run = limit.share * 2048 / lanes
+        # cycles from word to word that the frame leaves, with three runs in the round trip
+        found = (hop.round_trip_words * hop.word_cycles + events.ROUND_TRIPS_OF_A_RUN * run) / hop.round_trip_words
+        assert found <= cycles / 512 + 1e-9
+        assert limit.even == 0
+
+
 @pytest.mark.parametrize("lanes", [4, 1])
 def test_words_that_are_one_leave_every_stream_before_a_port_the_share_that_it_needs(lanes: int) -> None:
     """One stream's words pass one by one, as in its runs, beside one of twice as many of which sixteen may be one."""
