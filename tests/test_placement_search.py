@@ -380,6 +380,25 @@ def test_contraction_keeps_pins_couplings_and_merges_light_items() -> None:
     assert max(merged) < max(apart) // 2
 
 
+def test_contraction_leaves_relays_apart() -> None:
+    instance = instance_of("small residual", small_residual, devices((2, "10AX115")))
+    short = next(link for link in instance.links if (link.source, link.target) == ("block_norm3.forward", "block.add"))
+    light = min(instance.items, key=lambda item: max(c.alm for menu in item.configurations.values() for c in menu))
+    relay = replace(light, name="relay", pinned=None, tile_group=None, layer="relay")
+    others = tuple(link for link in instance.links if link is not short)
+    ways = (replace(short, target="relay"), replace(short, source="relay"))
+    before = next(n for n, item in enumerate(instance.items) if item.name == short.target)
+    items = (*instance.items[:before], relay, *instance.items[before:])
+    relayed = replace(instance, items=items, links=(*others, *ways))
+    units = encode.contract(relayed, 40_000, [True] * len(relayed.items))
+    assert units is not None
+    assert units.count(units[relayed.item_index["relay"]]) == 1
+    # what nothing goes by beside joins a neighbour
+    alone = encode.contract(replace(relayed, links=(*others, ways[0])), 40_000, [True] * len(relayed.items))
+    assert alone is not None
+    assert alone.count(alone[relayed.item_index["relay"]]) > 1
+
+
 def test_mirror_start_keeps_the_engines_of_a_layer_together() -> None:
     instance = instance_of("ResNet-18", resnet18, devices((4, "10AX115")))
     encoded = encode.encode(instance, flatten(instance), 700_000, merge=False)

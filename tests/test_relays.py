@@ -19,11 +19,13 @@ from dagtrain.graph.ir import Graph, Role
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.calibrate import calibrate
 from dagtrain.passes.insert_forks import insert_forks
-from dagtrain.passes.insert_relays import insert_relays, relay_of, shortcuts
+from dagtrain.passes.insert_relays import insert_relays, relay_of, remove_relays, shortcuts, with_relays_on
 from dagtrain.passes.replicate import replicate
 from dagtrain.planning.choices import chosen_graph, plan_choices, relayed
+from dagtrain.planning.huge import BUDGET, MOVES, is_huge, thorough
 from dagtrain.planning.planner import Planner
-from dagtrain.planning.results import Planned
+from dagtrain.planning.results import Found, Planned
+from dagtrain.planning.searcher import Searcher
 from dagtrain.progress import Silent
 from dagtrain.training.feeds import synthetic_feeds
 from hdl.cache import cache_folder
@@ -82,6 +84,10 @@ def test_relays_change_no_bit() -> None:
     assert sorted(node.inputs["x"] for node in relays) == sorted(shortcuts(graph))
     assert {node.layer_of for node in relays} == {"relu1", "average1"}
     assert insert_relays(graph, ()) is graph
+    assert remove_relays(widened, shortcuts(graph)).nodes == graph.nodes
+    assert with_relays_on(widened, shortcuts(graph)[1:]).nodes == insert_relays(graph, shortcuts(graph)[1:]).nodes
+    assert with_relays_on(graph, shortcuts(graph)).nodes == widened.nodes
+    assert remove_relays(widened, shortcuts(graph)[:1]).nodes == insert_relays(graph, shortcuts(graph)[1:]).nodes
     plain, other = Executor(graph), Executor(widened)
     for seed in range(3):
         feeds = synthetic_feeds(graph, 2, seed)
@@ -110,6 +116,48 @@ def test_the_planner_takes_relays_where_they_pay_and_the_plan_brings_them(monkey
 
 def test_where_free_hops_would_not_help_there_are_no_relays() -> None:
     assert relayed(plan_choices(plan(residual(3), 4, 40).plan)) == ()
+
+
+@pytest.mark.parametrize(("devices", "dsp", "needed"), [(10, 8, True), (8, 12, False)])
+def test_huge_circuits_have_relays_from_the_beginning_and_keep_those_that_add_hops(
+    devices: int, dsp: int, needed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = residual(3)
+    tried = []
+
+    def none(searcher: Searcher, _: Found) -> None:
+        tried.append({node.name for node in searcher.problem.graph.nodes if node.role is Role.RELAY})
+
+    # none are put in behind the climb
+    monkeypatch.setattr("dagtrain.planning.planner.with_relays", none)
+    monkeypatch.setattr("dagtrain.planning.huge.HUGE_MULTIPLIERS", 10)
+    monkeypatch.setattr("dagtrain.planning.huge.MOVES", 1)
+    monkeypatch.setattr("dagtrain.planning.huge.BUDGET", 1)
+    planned = plan(graph, devices, dsp)
+    assert tried[0] == {relay_of(edge) for edge in shortcuts(graph)}
+    assert violations(planned.instance, planned.plan) == []
+    places = {item.item: item.device for item in planned.plan.items}
+    edges = relayed(plan_choices(planned.plan))
+    assert edges or not needed
+    for edge in edges:
+        ends = {places[graph.producers[edge][0].name], places[graph.consumers[edge][0][0].name]}
+        assert places[relay_of(edge)] not in ends
+
+
+def test_chains_for_huge_circuits_are_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    estimator: Any = QuickEstimator()
+    planner = Planner(residual(2), small_cluster(2, 8), estimator, SearchOptions(), {}, Silent())
+    assert not is_huge(planner.problem)
+    monkeypatch.setattr("dagtrain.planning.huge.HUGE_MULTIPLIERS", 10)
+    assert is_huge(planner.problem)
+    longer = thorough(planner.searcher, begun=False)
+    assert longer.quick.anneal_budget == BUDGET * planner.searcher.quick.anneal_budget
+    assert longer.last.anneal_moves == MOVES * planner.searcher.last.anneal_moves
+    at_once = Planner(residual(2), small_cluster(3, 8), estimator, SearchOptions(), {}, Silent()).searcher
+    assert len(thorough(at_once, begun=False).problem.graph.nodes) == len(at_once.problem.graph.nodes) + 2
+    assert thorough(at_once, begun=True).problem.graph is at_once.problem.graph
+    # a relay stands on neither end's device, and there are only two
+    assert longer.problem.graph is planner.problem.graph
 
 
 @pytest.mark.slow

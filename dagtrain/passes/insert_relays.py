@@ -48,6 +48,28 @@ def insert_relays(graph: Graph, edges: Collection[str]) -> Graph:
     return graph.with_nodes(tuple(nodes))
 
 
+def remove_relays(graph: Graph, edges: Collection[str]) -> Graph:
+    """The streaming graph without the relays on these edges."""
+    if not edges:
+        return graph
+    names = {relay_of(edge): edge for edge in edges}
+    ends = {node.outputs["y0"]: names[node.name] for node in graph.nodes if node.name in names}
+    return graph.with_nodes(
+        tuple(
+            replace(node, inputs={sink: ends.get(edge, edge) for sink, edge in node.inputs.items()})
+            for node in graph.nodes
+            if node.name not in names
+        )
+    )
+
+
+def with_relays_on(graph: Graph, edges: Collection[str]) -> Graph:
+    """The streaming graph with relays on these edges and on no others, whichever it has."""
+    there = {node.inputs["x"] for node in graph.nodes if node.role is Role.RELAY}
+    kept = remove_relays(graph, there.difference(edges))
+    return insert_relays.run(kept, [edge for edge in edges if edge not in there])
+
+
 def relay_of(edge: str) -> str:
     """The name that the relay on an edge gets."""
     return f"{edge}.relay"

@@ -19,7 +19,7 @@ from dagtrain.emission.device import stored_streams
 from dagtrain.emission.stored import DramUse
 from dagtrain.graph.ir import Graph
 from dagtrain.passes.fold import fold_graph
-from dagtrain.passes.insert_relays import insert_relays
+from dagtrain.passes.insert_relays import with_relays_on
 from dagtrain.passes.memory_home import move_memories
 from dagtrain.passes.multiply_constants import multiply_constants
 from dagtrain.passes.plain_links import plain_links
@@ -190,7 +190,7 @@ def uncoded(choices: Mapping[str, Choice]) -> tuple[str, ...]:
 def chosen_graph(graph: Graph, choices: Mapping[str, Choice]) -> Graph:
     """The training graph with the relays that the choices know of, the memories of layers where they put them,
     products by constants, and values of a codec on links as they say."""
-    shared = share_weights(insert_relays(graph, relayed(choices)), borrowing(choices))
+    shared = share_weights(with_relays_on(graph, relayed(choices)), borrowing(choices))
     moved = plain_links(move_memories(shared, memory_homes(choices)), uncoded(choices))
     return multiply_constants(moved, multiplying(choices))
 

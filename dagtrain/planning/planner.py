@@ -20,12 +20,13 @@ from dagtrain.planning.choices import plan_choices, relayed
 from dagtrain.planning.codec import with_codec_where_it_gains
 from dagtrain.planning.fewer import on_fewer_devices
 from dagtrain.planning.frame_sizes import with_best_mtu
+from dagtrain.planning.huge import is_huge, thorough
 from dagtrain.planning.ladder import Ladder, NoRoomError
 from dagtrain.planning.levels import LEAST_RATIO, useful
 from dagtrain.planning.nearer import with_updates_nearer
 from dagtrain.planning.problem import Problem
 from dagtrain.planning.realise import Realiser
-from dagtrain.planning.relays import with_relays
+from dagtrain.planning.relays import with_relays, without_idle_relays
 from dagtrain.planning.resting import try_without_rests
 from dagtrain.planning.results import Planned, Searched, Start
 from dagtrain.planning.searcher import Searcher
@@ -86,6 +87,8 @@ class Planner:
         best = Best(self.problem.fast_enough, self.problem.reached, keep, known_cycles, planned)
         edges = relayed(plan_choices(start.plan)) if start is not None else ()
         searcher = replace(self.searcher.with_relays(edges) if edges else self.searcher, best=best)
+        # the graph without relays is what is planned: they are of use to one plan or another
+        searcher = thorough(searcher, begun=start is not None) if is_huge(searcher.problem) else searcher
         ladder = Ladder(searcher)
         try:
             improve(ladder, start)
@@ -151,8 +154,7 @@ def improve(ladder: Ladder, start: Start | None) -> None:
     searcher = last = ladder.searcher
     try:
         found = ladder.climb(start or begun_together(ladder))
-        # relays are of use to this plan only: the graph without them is what is planned
-        last, found = with_relays(searcher, found) or (searcher, found)
+        last, found = without_idle_relays(*(with_relays(searcher, found) or (searcher, found)))
         searched = ladder.hold_last(last, found)
     except GoalReached:
         # whole layers and fewer devices are of use all the same: training may be faster there

@@ -8,7 +8,7 @@ from enum import Enum
 from fractions import Fraction
 
 from dagtrain.graph.ir import Graph
-from dagtrain.passes.insert_relays import insert_relays
+from dagtrain.passes.insert_relays import insert_relays, remove_relays
 from dagtrain.rates import rate_text, training_text
 from hdl.errors import InfeasibleError
 from placement.problem.cluster import Cluster
@@ -108,6 +108,10 @@ class Problem:
     def with_relays(self, edges: Collection[str]) -> Problem:
         """The same with relays on these edges."""
         return replace(self, graph=insert_relays(self.graph, edges))
+
+    def without_relays(self, edges: Collection[str]) -> Problem:
+        """The same without those on these edges."""
+        return replace(self, graph=remove_relays(self.graph, edges))
 
     def without(self, devices: Collection[str], slowest: Fraction) -> Problem:
         """The same with these devices left empty too, at a pace of at most so many cycles a frame."""

@@ -9,9 +9,9 @@ from dagtrain.emission.cables import cabled_devices, wire_rates
 from dagtrain.emission.device import stored_edges
 from dagtrain.emission.links import allowed_cycles, crossings_of, hops_of, link_format, receiver_beats
 from dagtrain.emission.stored import DramUse
-from dagtrain.graph.ir import Graph, Role
+from dagtrain.graph.ir import Graph
 from dagtrain.passes.fold import fold_graph
-from dagtrain.passes.insert_relays import insert_relays
+from dagtrain.passes.insert_relays import with_relays_on
 from dagtrain.passes.memory_home import move_memories
 from dagtrain.passes.place import place
 from dagtrain.passes.plain_links import plain_links
@@ -69,9 +69,7 @@ def wired(
     is taken to need.
     ``together``: as if all of it stood on one device."""
     choices, pace = plan_choices(plan), plan_pace(plan)
-    there = {node.inputs["x"] for node in graph.nodes if node.role is Role.RELAY}
-    relays = [edge for edge in relayed(choices) if edge not in there]
-    shared = share_weights.run(insert_relays.run(graph, relays), borrowing(choices))
+    shared = share_weights.run(with_relays_on(graph, relayed(choices)), borrowing(choices))
     chosen = plain_links.run(move_memories.run(shared, memory_homes(choices)), uncoded(choices))
     folded = fold_graph.run(chosen, pace.folds, pace.parts)
     dram = chosen_dram(chosen, choices, cluster, pace.interval)

@@ -65,8 +65,15 @@ class Searcher:
 
     def with_relays(self, edges: Collection[str]) -> Searcher:
         """Of the graph with relays on these edges, priced anew, for a faster plan than there is."""
-        problem, time = self.problem.with_relays(edges), replace(self.time)
-        made = Searcher.of(problem, self.prices.estimator, self.progress, time, self.warn)
+        return self._anew(self.problem.with_relays(edges))
+
+    def without_relays(self, edges: Collection[str]) -> Searcher:
+        """Of the graph without the relays on these edges, likewise."""
+        return self._anew(self.problem.without_relays(edges))
+
+    def _anew(self, problem: Problem) -> Searcher:
+        """One that prices a problem anew, for the same best plan."""
+        made = Searcher.of(problem, self.prices.estimator, self.progress, replace(self.time), self.warn)
         return replace(made, best=self.best)
 
     def without(self, devices: Collection[str], best: Best, slowest: Fraction) -> Searcher:
@@ -134,10 +141,14 @@ class Searcher:
         beside: Mapping[str, str] | None = None,
     ) -> Plan:
         """The plan of a search over these levels that goes on from the devices of ``best``, and from those of
-        ``beside`` for items that it doesn't have."""
+        ``beside`` for items that it doesn't have; or from those of the plan that holds, where that is faster."""
         instance = self.prices.instance(levels, self.time.looking)
         if best is not None:
-            options = replace(options, start=carried_over(best, instance, beside or {}))
+            held = self.best.planned.plan if self.best.planned is not None else best
+            begun = [best, held] if held.cycles_per_frame < best.cycles_per_frame else [best]
+            carried = [plan for each in begun if (plan := carried_over(each, instance, beside or {})) is not None]
+            start = min(carried, key=lambda plan: plan.cycles_per_frame, default=None)
+            options = replace(options, start=start)
         return self.search(instance, options)
 
     def search(self, instance: Instance, options: SearchOptions, bounded: bool = True) -> Plan:

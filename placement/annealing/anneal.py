@@ -158,7 +158,7 @@ def _energy(
     """What a device is over capacity with load + sign · cost and this network port."""
     capacity = problem.capacity[d]
     level, share = _level(load, cost, sign, capacity[1] - net[2])
-    share *= problem.mixes[0]
+    share *= problem.mixes[d]
     energy = 0.0
     for r in range(4):
         use = load[level, r] + sign * cost[level, r]

@@ -33,7 +33,7 @@ class Problem(NamedTuple):
     # device → part; (device, 6) capacities: DSP, M20K, ALM, and at this T DRAM, egress, ingress a frame
     part: Any
     capacity: Any
-    # [1 if devices may mix two exchange rates, else 0]
+    # device → 1 if it may mix two exchange rates, else 0
     mixes: Any
     # item → unit, tile group (−1: none)
     unit: Any
@@ -175,18 +175,25 @@ def contract(instance: Instance, cycles: int, light: Sequence[bool] | None) -> l
 
 
 def _merges(instance: Instance, light: Sequence[bool]) -> list[tuple[int, int]]:
-    """(item, neighbour it may join) in a fixed order."""
+    """(item, neighbour it may join) in a fixed order.  What only hands on where branches meet, as relays do, joins
+    none: it is there for the hop that it adds where it stands apart."""
     before: list[list[int]] = [[] for _ in instance.items]
     after: list[list[int]] = [[] for _ in instance.items]
+    degree = [0] * len(instance.items)
     merges = []
     for link in instance.links:
         source, target = instance.item_index[link.source], instance.item_index[link.target]
+        degree[source] += 1
+        degree[target] += 1
         if link.kind.hops_must_match:
             before[target].append(source)
             after[source].append(target)
         elif link.kind is Kind.GRADIENT:
             merges.append((target, source))
+    meeting = {i for cycle in hop_cycles(instance, grounded=False) for edge in cycle for i in edge}
     for i, is_light in enumerate(light):
+        if i in meeting and degree[i] == 2 and len(before[i]) == len(after[i]) == 1:
+            continue
         if is_light and len(before[i]) == 1:
             merges.append((i, before[i][0]))
         elif is_light and len(after[i]) == 1:
@@ -231,7 +238,7 @@ def encode(
     problem = Problem(
         menu.costs, menu.row_of,
         np.array([flat.parts.index(device.part) for device in instance.devices], dtype=np.int64),
-        _capacities(instance, cycles, scale), np.array([int(mixes)], dtype=np.int64),
+        _capacities(instance, cycles, scale), np.full(len(instance.devices), int(mixes), dtype=np.int64),
         np.array(units, dtype=np.int64), flat.group,
         *_csr(_rows(units, len(pins))), *_csr(flat.members),
         np.array([len(names) for names in menu.slots], dtype=np.int64),
@@ -473,6 +480,13 @@ def tightened(problem: Problem, m20k: int, dram_share: float) -> Problem:
     capacity[:, 1] -= np.minimum(m20k, capacity[:, 1] // 100)
     capacity[:, 3] *= 1 - dram_share
     return problem._replace(capacity=capacity)
+
+
+def unmixed_at(problem: Problem, devices: Sequence[int]) -> Problem:
+    """The problem in which these devices take one exchange rate: what fits them so can be rounded."""
+    mixes = problem.mixes.copy()
+    mixes[list(devices)] = 0
+    return problem._replace(mixes=mixes)
 
 
 def tightened_at(problem: Problem, devices: Sequence[int], share: float) -> Problem:

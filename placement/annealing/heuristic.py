@@ -29,7 +29,7 @@ from placement.problem.plan import Assignment, least_cycles, unequal_joins
 # moves to repair a state that is no placement yet, as a share of a chain's, and how hot
 REPAIR_SHARE, REPAIR_HOTTEST = 0.3, 0.05 * anneal.HOTTEST
 # tries to repair, and the energy up to which a state is worth it
-REPAIRS, NEAR = 3, 0.01
+REPAIRS, NEAR = 12, 0.01
 # moves to mend what is broken in one place, how hot, and how many units move: fewer and more by turns
 MEND_MOVES, MEND_HOTTEST, MEND_UNITS = 400_000, 0.3 * anneal.HOTTEST, (120, 250)
 # … where that is at most this share of all units
@@ -132,13 +132,15 @@ class Annealer:
         )
         energy, state = self._where_broken(problem, energy, state, moves, seed)
 
-        def repaired(begun: Repaired, _: list[int], seed: int) -> Repaired:
+        def repaired(begun: Repaired, full: list[int], seed: int) -> Repaired:
             problem, before, state = begun
-            problem = encode.tightened(problem, LESS_M20K, LESS_DRAM) if before <= 0.0 else problem
+            if before <= 0.0:
+                problem = encode.unmixed_at(encode.tightened(problem, LESS_M20K, LESS_DRAM), full)
             repairs = max(1, int(moves * REPAIR_SHARE))
-            return problem, *anneal.anneal(
+            energy, state = anneal.anneal(
                 problem, state, moves=repairs, seed=seed, hottest=REPAIR_HOTTEST, stop=self.stop
             )
+            return problem, *self._where_broken(problem, energy, state, repairs, seed)
 
         return self._rounded(encoded, (encoded.problem, energy, state), REPAIRS, seed, repaired)
 

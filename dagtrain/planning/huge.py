@@ -1,0 +1,42 @@
+"""Graphs whose circuits are huge: those of a level take minutes to elaborate, so searches may take as long.
+
+Devices of such a cluster hold a layer or two, and branches beside one another cross the network often: placements that
+fit mostly fail by a few hops.  So relays are there from the beginning, on all shortcuts, instead of behind the climb
+(`dagtrain.planning.relays`), and chains are longer: on ResNet-50 over 32 devices, chains of as many moves as others
+have end with a device a few per cent over, and of many times as many with none.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+
+from dagtrain.passes.insert_relays import shortcuts
+from dagtrain.planning.levels import HUGE_MULTIPLIERS, least_cycles, multipliers
+from dagtrain.planning.problem import Problem
+from dagtrain.planning.relays import LEAST_RELAY_DEVICES
+from dagtrain.planning.searcher import Searcher
+from hdl.errors import FoldingError
+from placement.search.search import Solver
+
+# moves of a chain, and of all chains together, as many times those of others
+MOVES, BUDGET = 64, 16
+
+
+def is_huge(problem: Problem) -> bool:
+    """Whether the circuits are at the fastest level that multipliers allow."""
+    with suppress(FoldingError):
+        return multipliers(problem.graph, least_cycles(problem)) > HUGE_MULTIPLIERS
+    return False
+
+
+def thorough(searcher: Searcher, *, begun: bool) -> Searcher:
+    """One of longer searches, with relays on all shortcuts unless the search has ``begun``: it goes on from a plan that
+    has some."""
+    few = len(searcher.problem.cluster.devices) < LEAST_RELAY_DEVICES
+    none = begun or few or searcher.problem.search.solver is Solver.LITERAL
+    edges = () if none else shortcuts(searcher.problem.graph)
+    made = searcher.with_relays(edges) if edges else searcher
+    search = made.problem.search
+    longer = replace(search, anneal_moves=MOVES * search.anneal_moves, anneal_budget=BUDGET * search.anneal_budget)
+    return replace(made, problem=replace(made.problem, search=longer))
