@@ -250,3 +250,30 @@ def test_cases_raise_the_bound_of_a_network_with_one_giant_gradient() -> None:
     assert Aggregate(instance, flat).refute(75_263) is None
     assert refuted_by_cases(instance, flat, 75_263)
     assert not refuted_by_cases(instance, flat, 75_264)
+
+
+def test_a_mix_of_rates_that_cannot_be_rounded_is_mended_by_other_devices() -> None:
+    # half of the memory on chip and half of its bytes moved would fit on either device, one whole on the larger alone
+    memory = (
+        Configuration(label="chip", cycles_per_frame=1, m20k=1100),
+        Configuration(label="dram", cycles_per_frame=1, dram_bytes_per_frame=800),
+    )
+    other = (Configuration(label="only", cycles_per_frame=1, dram_bytes_per_frame=300),)
+    items = (
+        Item(name="a", configurations={"P": other}, pinned="small"),
+        Item(name="m", configurations={"P": memory}),
+        Item(name="b", configurations={"P": other}, pinned="large"),
+    )
+    links = tuple(Link(source=s, target=t, kind=Kind.ACTIVATION, bits_per_frame=Fraction(1)) for s, t in ("am", "mb"))
+    machines = tuple(
+        Device(name=name, part="P", dsp=0, m20k=m20k, alm=0, dram_bytes_per_s=900, link_bits_per_s=99)
+        for name, m20k in (("small", 1000), ("large", 1200))
+    )
+    instance = Instance(name="one memory", clock_hz=CLOCK, items=items, links=links, devices=machines)
+    given = Assignment((0, 0, 1), (0, 0, 0))
+    annealer = Annealer(instance, flatten(instance), seed=0, workers=2)
+    # fine chains
+    annealer.winner, annealer.streak = False, STREAK
+    found = annealer.attempt(CLOCK, 10_000, given, every=True)
+    assert found is not None
+    assert found.devices[1] == 1

@@ -22,7 +22,7 @@ from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.passes.insert_relays import insert_relays, relay_of, remove_relays, shortcuts, with_relays_on
 from dagtrain.passes.replicate import replicate
 from dagtrain.planning.choices import chosen_graph, plan_choices, relayed
-from dagtrain.planning.huge import BUDGET, MOVES, is_huge, thorough
+from dagtrain.planning.huge import MOVES, is_huge, thorough
 from dagtrain.planning.planner import Planner
 from dagtrain.planning.results import Found, Planned
 from dagtrain.planning.searcher import Searcher
@@ -132,7 +132,6 @@ def test_huge_circuits_have_relays_from_the_beginning_and_keep_those_that_add_ho
     monkeypatch.setattr("dagtrain.planning.planner.with_relays", none)
     monkeypatch.setattr("dagtrain.planning.huge.HUGE_MULTIPLIERS", 10)
     monkeypatch.setattr("dagtrain.planning.huge.MOVES", 1)
-    monkeypatch.setattr("dagtrain.planning.huge.BUDGET", 1)
     planned = plan(graph, devices, dsp)
     assert tried[0] == {relay_of(edge) for edge in shortcuts(graph)}
     assert violations(planned.instance, planned.plan) == []
@@ -151,7 +150,7 @@ def test_chains_for_huge_circuits_are_longer(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("dagtrain.planning.huge.HUGE_MULTIPLIERS", 10)
     assert is_huge(planner.problem)
     longer = thorough(planner.searcher, begun=False)
-    assert longer.quick.anneal_budget == BUDGET * planner.searcher.quick.anneal_budget
+    assert longer.quick.anneal_budget == MOVES * planner.searcher.quick.anneal_budget
     assert longer.last.anneal_moves == MOVES * planner.searcher.last.anneal_moves
     at_once = Planner(residual(2), small_cluster(3, 8), estimator, SearchOptions(), {}, Silent()).searcher
     assert len(thorough(at_once, begun=False).problem.graph.nodes) == len(at_once.problem.graph.nodes) + 2

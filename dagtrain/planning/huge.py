@@ -19,8 +19,8 @@ from dagtrain.planning.searcher import Searcher
 from hdl.errors import FoldingError
 from placement.search.search import Solver
 
-# moves of a chain, and of all chains together, as many times those of others
-MOVES, BUDGET = 64, 16
+# moves, as many times those of others; and how many times longer again chains are once there is a placement
+MOVES, DESCENT_LENGTH = 16, 4
 
 
 def is_huge(problem: Problem) -> bool:
@@ -38,5 +38,10 @@ def thorough(searcher: Searcher, *, begun: bool) -> Searcher:
     edges = () if none else shortcuts(searcher.problem.graph)
     made = searcher.with_relays(edges) if edges else searcher
     search = made.problem.search
-    longer = replace(search, anneal_moves=MOVES * search.anneal_moves, anneal_budget=BUDGET * search.anneal_budget)
+    longer = replace(
+        search,
+        anneal_moves=MOVES * search.anneal_moves,
+        anneal_budget=MOVES * search.anneal_budget,
+        descent_length=DESCENT_LENGTH,
+    )
     return replace(made, problem=replace(made.problem, search=longer))

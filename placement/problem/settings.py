@@ -66,6 +66,8 @@ class SearchOptions:
     exact_choices: int = 2_500
     # moves of the first annealing chains at one T for every 1000 items; later ones are up to 16 times as long
     anneal_moves: int = 400_000
+    # how many times as long chains are once there is a placement
+    descent_length: int = 1
     # moves of all chains of a worker together; 0: no annealing
     anneal_budget: int = 96_000_000
     # a longer chain is tried when no T between a failure and the best plan differs by more than this

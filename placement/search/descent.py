@@ -231,7 +231,7 @@ class Descent:
     def lengthen(self) -> None:
         """Longer chains, for the descent from the first placement: long enough to cool slowly, by the size."""
         units = min(8, 1 + len(self.instance.items) // 250)
-        self.slice = max(self.slice, units * self.options.anneal_moves)
+        self.slice = max(self.slice, units * self.options.anneal_moves * self.options.descent_length)
 
     def descend(self, budget: int) -> None:
         """Bisect between what failed and the best placement, about as finely as it is from the bound; then start over
