@@ -21,6 +21,7 @@ from dagtrain.passes.calibrate import calibrate
 from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.passes.insert_relays import insert_relays, relay_of, remove_relays, shortcuts, with_relays_on
 from dagtrain.passes.replicate import replicate
+from dagtrain.planning.best import Best
 from dagtrain.planning.choices import chosen_graph, plan_choices, relayed
 from dagtrain.planning.huge import MOVES, is_huge, thorough
 from dagtrain.planning.planner import Planner
@@ -178,3 +179,18 @@ def test_a_shortcut_by_way_of_a_third_device_trains_to_the_same_bits(tmp_path: P
     run = simulate_design(made, library, feeds, tmp_path, Simulator.VERILATOR, network, 40, 9, Silent(), optimise=False)
     assert run.mismatches == ()
     assert run.compared_words > 5_000
+
+
+def test_a_search_goes_on_from_the_plan_that_holds_where_that_is_faster() -> None:
+    estimator: Any = QuickEstimator()
+    planner = Planner(residual(2), small_cluster(3, 40), estimator, SearchOptions(seed=1), {}, Silent())
+    planned, searcher = planner.run(), planner.searcher
+    fast = planned.plan.cycles_per_frame
+    slow = searcher.find([4 * fast], searcher.quick)
+    assert slow.cycles_per_frame > 2 * fast
+    # it finds nothing itself
+    idle = replace(searcher.quick, anneal_budget=0, exact_choices=0)
+    levels = sorted({choice.cycles for choice in plan_choices(planned.plan).values()} | {4 * fast})
+    assert searcher.find(levels, idle, slow).cycles_per_frame == slow.cycles_per_frame
+    knowing = replace(searcher, best=Best(planned=planned))
+    assert knowing.find(levels, idle, slow).cycles_per_frame <= fast
