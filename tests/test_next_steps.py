@@ -50,17 +50,25 @@ def test_a_plan_of_huge_circuits_gets_faster_step_by_step(tmp_path: Path, monkey
     fast, steps = placed(tmp_path / "fast", monkeypatch, huge=0)
     assert fast.cycles_per_frame < slow.cycles_per_frame
     assert len(steps) > len(without) + 2
-    first = [(pace, level) for pace, level in steps if level == pace - 1]
+    first = [(pace, level) for pace, level in steps if level == int(pace / 1.02)]
     assert len(first) >= 3
     # each from the plan behind the one before, until one brings nothing
     assert [pace for pace, _ in first] == sorted({pace for pace, _ in first}, reverse=True)
 
 
-def test_steps_end_where_a_layer_can_be_no_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_get_smaller_and_end_where_a_layer_can_be_no_faster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fast, steps = placed(tmp_path / "fast", monkeypatch, huge=0)
-    paces = sorted({pace for pace, level in steps if level == pace - 1}, reverse=True)
-    ended, _ = placed(tmp_path / "ended", monkeypatch, huge=0, fail_below=paces[2])
-    assert fast.cycles_per_frame < ended.cycles_per_frame <= paces[1]
+    slow = max(pace for pace, _ in steps)
+    ended, tried = placed(tmp_path / "ended", monkeypatch, huge=0, fail_below=slow)
+    assert ended.cycles_per_frame == slow > fast.cycles_per_frame
+    assert tried[:2] == [(slow, int(slow / 1.02)), (slow, slow - 1)]
+    # a cycle faster is allowed now, and brings the next foldings, which are no more than a step away
+    finer, tried = placed(tmp_path / "finer", monkeypatch, huge=0, fail_below=slow - 1)
+    assert tried[:2] == [(slow, int(slow / 1.02)), (slow, slow - 1)]
+    assert fast.cycles_per_frame < finer.cycles_per_frame < slow
+    assert tried[2] == (finer.cycles_per_frame, finer.cycles_per_frame - 1)
 
 
 def test_what_something_else_keeps_at_its_pace_is_not_stepped_from(

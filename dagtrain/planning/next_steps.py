@@ -1,7 +1,8 @@
 """One step faster than a plan, and another one, while nothing but the levels priced keeps it from being faster.
 
-Levels of large circuits are percents apart.  A level just faster than a plan has other foldings of those engines alone
-that keep it at its pace, so its circuits are soon elaborated, and the search goes on from nearly the same placement.
+Levels of large circuits are percents apart.  A level little faster than a plan has other foldings of those engines
+alone that keep it near its pace, so its circuits are soon elaborated, and the search goes on from nearly the same
+placement.  Steps are of two per cent until one brings nothing, then of a cycle: the next foldings there are.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from dagtrain.planning.searcher import Searcher
 from hdl.errors import FoldingError
 from placement.problem.plan import Plan
 
-# steps at most
-MOST_STEPS = 16
+# steps at most; how much faster the level of one is, at least a cycle
+MOST_STEPS, STEP_RATIOS = 16, (1.02, 1.0)
 
 
 class Climb(Protocol):
@@ -43,21 +44,24 @@ def next_steps(ladder: Climb, found: Found) -> Found:
     best, levels = found.plan, found.levels
     if ladder.multipliers_at(best.cycles_per_frame) <= HUGE_MULTIPLIERS:
         return found
+    ratios = list(STEP_RATIOS)
     for _ in range(MOST_STEPS):
         before = best.cycles_per_frame
         # credits of streams that are only estimated may keep it a little slower than its levels do
         bound = best.bound_cycles_per_frame
         if bound * LEAST_RATIO < before or best.any_bound_cycles_per_frame >= bound:
             break
-        step = bound - 1
+        step = min(bound - 1, int(bound / ratios[0]))
         try:
             best = ladder.better(best, sorted({*taken(levels, best, cluster), step}))
+            levels = tuple(sorted({*levels, step}))
         except FoldingError:
-            # some layer can't be faster
+            # some layer can't be so fast
+            pass
+        if best.cycles_per_frame == before and not ratios[1:]:
             break
-        levels = tuple(sorted({*levels, step}))
         if best.cycles_per_frame == before:
-            break
+            del ratios[0]
     stepped = Found(best, levels)
     # a step is little faster, and there may be no time for another
     ladder.hold(stepped, at_any_cost=True)
