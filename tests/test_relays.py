@@ -194,3 +194,7 @@ def test_a_search_goes_on_from_the_plan_that_holds_where_that_is_faster() -> Non
     assert searcher.find(levels, idle, slow).cycles_per_frame == slow.cycles_per_frame
     knowing = replace(searcher, best=Best(planned=planned))
     assert knowing.find(levels, idle, slow).cycles_per_frame <= fast
+    # that one has no relays to go on from
+    with_more = knowing.with_relays(shortcuts(planner.problem.graph))
+    slow = with_more.find([4 * fast], with_more.quick)
+    assert with_more.find(levels, idle, slow).cycles_per_frame == slow.cycles_per_frame

@@ -56,12 +56,14 @@ def taking_more(instance: Instance, blocks: Mapping[str, int]) -> Instance:
 
 def carried_over(plan: Plan, instance: Instance, beside: Mapping[str, str] | None = None) -> Plan | None:
     """The plan of another instance in this one: every item where it stands, with a configuration that costs no more,
-    or, if the plan has none of it, on its device of ``beside`` with one that is fast enough; None if some item has
-    none, or if the whole does not fit."""
+    or, if the plan has none of it, on its device of ``beside`` with one that is fast enough; None if some item is on
+    neither or has none, or if the whole does not fit."""
     places = {**(beside or {}), **places_of(plan)}
     before = {placed.item: placed for placed in plan.items}
     devices, configurations = [], []
     for item in instance.items:
+        if item.name not in places:
+            return None
         device = instance.device_index[places[item.name]]
         menu = item.configurations.get(instance.devices[device].part, ())
         own = instance.devices[device].clock_hz or instance.clock_hz
