@@ -158,7 +158,7 @@ def table(rows: Mapping[str, Known]) -> list[Sequence[str]]:
 
 def cells(row: Row, plan: Planned) -> Sequence[str]:
     """Of the table."""
-    end = "" if plan.finished else ", ended by its limit"
+    end = "" if plan.finished else ", ended early"
     return (
         row.label,
         row.before,

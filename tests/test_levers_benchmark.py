@@ -110,4 +110,4 @@ def test_rows_are_cells_of_the_table() -> None:
     lines = table({"resnet18": Known("0123abcd", FOUND)})
     assert [len(line) for line in lines] == [len(levers.HEADS)]
     assert lines[0][2:4] == ("120.0", "100")
-    assert lines[0][-4:] == ("160, 75.0% of it", "50%, 45%, 25%", "2", "12 s, ended by its limit")
+    assert lines[0][-4:] == ("160, 75.0% of it", "50%, 45%, 25%", "2", "12 s, ended early")

@@ -23,7 +23,7 @@ from dagtrain.passes.insert_relays import insert_relays, relay_of, remove_relays
 from dagtrain.passes.replicate import replicate
 from dagtrain.planning.best import Best
 from dagtrain.planning.choices import chosen_graph, plan_choices, relayed
-from dagtrain.planning.huge import MOVES, is_huge, thorough
+from dagtrain.planning.huge import DESCENT_LENGTH, MOVES, is_huge, thorough
 from dagtrain.planning.planner import Planner
 from dagtrain.planning.results import Found, Planned
 from dagtrain.planning.searcher import Searcher
@@ -33,6 +33,7 @@ from hdl.cache import cache_folder
 from hdl.recipe import Recipe
 from placement.problem.cluster import Cluster, parse_cluster
 from placement.problem.validate import violations
+from placement.search.descent import Descent
 from placement.search.search import SearchOptions
 from tests.cosim_support import simulate_design
 from tests.flow_support import CLUSTER, QuickEstimator
@@ -153,6 +154,13 @@ def test_chains_for_huge_circuits_are_longer(monkeypatch: pytest.MonkeyPatch) ->
     longer = thorough(planner.searcher, begun=False)
     assert longer.quick.anneal_budget == MOVES * planner.searcher.quick.anneal_budget
     assert longer.last.anneal_moves == MOVES * planner.searcher.last.anneal_moves
+    instance = planner.searcher.prices.instance([20_000])
+    slices = []
+    for options in (planner.searcher.quick, longer.quick):
+        descent = Descent(instance, options, lambda _: None, 20_000)
+        descent.lengthen()
+        slices.append(descent.slice)
+    assert slices[1] == MOVES * DESCENT_LENGTH * slices[0]
     at_once = Planner(residual(2), small_cluster(3, 8), estimator, SearchOptions(), {}, Silent()).searcher
     assert len(thorough(at_once, begun=False).problem.graph.nodes) == len(at_once.problem.graph.nodes) + 2
     assert thorough(at_once, begun=True).problem.graph is at_once.problem.graph

@@ -11,13 +11,11 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 
-from dagtrain.passes.insert_relays import shortcuts
 from dagtrain.planning.levels import HUGE_MULTIPLIERS, least_cycles, multipliers
 from dagtrain.planning.problem import Problem
-from dagtrain.planning.relays import LEAST_RELAY_DEVICES
+from dagtrain.planning.relays import places_for_relays
 from dagtrain.planning.searcher import Searcher
 from hdl.errors import FoldingError
-from placement.search.search import Solver
 
 # moves, as many times those of others; and how many times longer again chains are once there is a placement
 MOVES, DESCENT_LENGTH = 16, 4
@@ -33,9 +31,7 @@ def is_huge(problem: Problem) -> bool:
 def thorough(searcher: Searcher, *, begun: bool) -> Searcher:
     """One of longer searches, with relays on all shortcuts unless the search has ``begun``: it goes on from a plan that
     has some."""
-    few = len(searcher.problem.cluster.devices) < LEAST_RELAY_DEVICES
-    none = begun or few or searcher.problem.search.solver is Solver.LITERAL
-    edges = () if none else shortcuts(searcher.problem.graph)
+    edges = () if begun else places_for_relays(searcher.problem)
     made = searcher.with_relays(edges) if edges else searcher
     search = made.problem.search
     longer = replace(

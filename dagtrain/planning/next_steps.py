@@ -8,6 +8,7 @@ placement.  Steps are of two per cent until one brings nothing, then of a cycle:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from dagtrain.planning.levels import HUGE_MULTIPLIERS, LEAST_RATIO, taken
@@ -52,16 +53,14 @@ def next_steps(ladder: Climb, found: Found) -> Found:
         if bound * LEAST_RATIO < before or best.any_bound_cycles_per_frame >= bound:
             break
         step = min(bound - 1, int(bound / ratios[0]))
-        try:
+        # some layer may not be so fast
+        with suppress(FoldingError):
             best = ladder.better(best, sorted({*taken(levels, best, cluster), step}))
             levels = tuple(sorted({*levels, step}))
-        except FoldingError:
-            # some layer can't be so fast
-            pass
-        if best.cycles_per_frame == before and not ratios[1:]:
-            break
         if best.cycles_per_frame == before:
             del ratios[0]
+        if not ratios:
+            break
     stepped = Found(best, levels)
     # a step is little faster, and there may be no time for another
     ladder.hold(stepped, at_any_cost=True)

@@ -9,6 +9,7 @@ from dagtrain.graph.ir import Graph, Node, Role
 from dagtrain.passes.insert_relays import relay_of, shortcuts
 from dagtrain.planning.carry import carried_over, places_of
 from dagtrain.planning.levels import LEAST_RATIO
+from dagtrain.planning.problem import Problem
 from dagtrain.planning.results import Found
 from dagtrain.planning.searcher import Searcher
 from hdl.errors import InfeasibleError, OutOfTimeError
@@ -21,15 +22,20 @@ from placement.search.search import Solver
 LEAST_RELAY_DEVICES = 3
 
 
+def places_for_relays(problem: Problem) -> tuple[str, ...]:
+    """The edges on which relays may be of use: shortcuts, where there are devices enough."""
+    few = len(problem.cluster.devices) < LEAST_RELAY_DEVICES
+    return () if few or problem.search.solver is Solver.LITERAL else shortcuts(problem.graph)
+
+
 def with_relays(searcher: Searcher, found: Found) -> tuple[Searcher, Found] | None:
     """A searcher of the graph with relays on shortcuts, and what it finds, where that is faster; else None.
 
     Relays cost ports and the time to price them, so they are tried only where free hops would help.  Bounds of
     ``found`` don't speak of them, so it doesn't matter how close it is to its own."""
     graph, levels = searcher.problem.graph, found.levels
-    edges = shortcuts(graph)
-    few = len(searcher.problem.cluster.devices) < LEAST_RELAY_DEVICES
-    if not edges or few or searcher.problem.search.solver is Solver.LITERAL:
+    edges = places_for_relays(searcher.problem)
+    if not edges:
         return None
     if not _hops_bind(searcher, found, edges):
         return None
