@@ -16,9 +16,10 @@ from dagtrain.flow.place_options import PlaceOptions
 from dagtrain.graph.ir import Graph
 from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.multiply_constants import multiply_constants, multiplying_nodes
-from dagtrain.planning.choices import chosen_graph, multiplying, plan_choices
+from dagtrain.planning.choices import chosen_graph, folded_graph, multiplying, plan_choices
 from dagtrain.planning.planner import Planner
 from dagtrain.planning.prices import Prices
+from dagtrain.planning.rate import wired
 from dagtrain.progress import Silent
 from dagtrain.training.feeds import synthetic_feeds
 from hdl.cache import cache_folder
@@ -36,6 +37,7 @@ from placement.problem.cluster import Cluster
 from placement.problem.validate import violations
 from placement.search.search import SearchOptions
 from tests.cosim_support import BATCH, CYCLES, DEVICES, placement, residual_net, simulate_design
+from tests.flow_support import QuickEstimator
 from tests.test_relays import small_cluster
 
 LIBRARY = ModuleLibrary(cache_folder() / "modules")
@@ -151,3 +153,15 @@ def test_a_plan_takes_multipliers_where_alms_are_scarce_and_leaves_them_where_ds
 def test_an_unknown_way_to_multiply_is_refused() -> None:
     with pytest.raises(DagtrainError, match="--multiply-constants often: no such way; one of auto, always, never"):
         levers_wanted(PlaceOptions(devices=Path("cluster.toml"), multiply_constants="often"))
+
+
+def test_a_rate_is_that_of_the_circuits_which_the_plan_builds() -> None:
+    graph, cluster = residual_net(1), small_cluster(1, 400)
+    plan = Planner(graph, cluster, QuickEstimator(), SearchOptions(seed=1), {}, Silent()).fixed(
+        dict.fromkeys(graph.by_name, cluster.devices[0].name), dict.fromkeys(graph.by_name, 400)
+    ).plan
+    names = {*multiplying_nodes(graph)}
+    choices = {name: replace(choice, multiplied=name in names) for name, choice in plan_choices(plan).items()}
+    chosen = replace(plan, items=tuple(replace(item, payload=choices[item.item].to_payload()) for item in plan.items))
+    assert wired(chosen, graph, cluster).graph.nodes == folded_graph(graph, chosen).nodes
+    assert wired(chosen, graph, cluster).graph.nodes != wired(plan, graph, cluster).graph.nodes

@@ -17,7 +17,8 @@ from pydantic import ValidationError
 
 from dagtrain.emission.device import stored_streams
 from dagtrain.emission.stored import DramUse
-from dagtrain.graph.ir import Graph
+from dagtrain.graph.ir import Graph, Stage
+from dagtrain.passes.apply import graph_pass
 from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.insert_relays import with_relays_on
 from dagtrain.passes.memory_home import move_memories
@@ -187,12 +188,13 @@ def uncoded(choices: Mapping[str, Choice]) -> tuple[str, ...]:
     return tuple(name for name, choice in choices.items() if choice.plain)
 
 
+@graph_pass(Stage.STREAMING, Stage.STREAMING)
 def chosen_graph(graph: Graph, choices: Mapping[str, Choice]) -> Graph:
     """The training graph with the relays that the choices know of, the memories of layers where they put them,
     products by constants, and values of a codec on links as they say."""
-    shared = share_weights(with_relays_on(graph, relayed(choices)), borrowing(choices))
-    moved = plain_links(move_memories(shared, memory_homes(choices)), uncoded(choices))
-    return multiply_constants(moved, multiplying(choices))
+    shared = share_weights.run(with_relays_on(graph, relayed(choices)), borrowing(choices))
+    moved = plain_links.run(move_memories.run(shared, memory_homes(choices)), uncoded(choices))
+    return multiply_constants.run(moved, multiplying(choices))
 
 
 def folded_graph(graph: Graph, plan: Plan) -> Graph:

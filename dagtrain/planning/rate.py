@@ -11,20 +11,8 @@ from dagtrain.emission.links import allowed_cycles, crossings_of, hops_of, link_
 from dagtrain.emission.stored import DramUse
 from dagtrain.graph.ir import Graph
 from dagtrain.passes.fold import fold_graph
-from dagtrain.passes.insert_relays import with_relays_on
-from dagtrain.passes.memory_home import move_memories
 from dagtrain.passes.place import place
-from dagtrain.passes.plain_links import plain_links
-from dagtrain.passes.share_weights import share_weights
-from dagtrain.planning.choices import (
-    borrowing,
-    chosen_dram,
-    memory_homes,
-    plan_choices,
-    plan_pace,
-    relayed,
-    uncoded,
-)
+from dagtrain.planning.choices import chosen_dram, chosen_graph, plan_choices, plan_pace
 from dagtrain.schedule.batch_clock import ONE_CLOCK
 from dagtrain.schedule.batch_time import BatchTime
 from dagtrain.schedule.buffers import fifo_beats
@@ -69,8 +57,7 @@ def wired(
     is taken to need.
     ``together``: as if all of it stood on one device."""
     choices, pace = plan_choices(plan), plan_pace(plan)
-    shared = share_weights.run(with_relays_on(graph, relayed(choices)), borrowing(choices))
-    chosen = plain_links.run(move_memories.run(shared, memory_homes(choices)), uncoded(choices))
+    chosen = chosen_graph.run(graph, choices)
     folded = fold_graph.run(chosen, pace.folds, pace.parts)
     dram = chosen_dram(chosen, choices, cluster, pace.interval)
     first = cluster.devices[0].name
