@@ -307,16 +307,16 @@ def test_streams_of_others_take_of_a_cable(turns: bool) -> None:
 
 def test_a_cable_may_be_busier_than_any_port() -> None:
     far, near = on_a_chain("a", "c", 0.5), on_a_chain("b", "c", 0.5)
-    assert port_cycles_per_frame([(far, 100), (near, 50)]) == pytest.approx(300)
+    assert max(port_cycles_per_frame([(far, 100), (near, 50)]).values()) == pytest.approx(300)
 
 
 def test_credits_take_room_at_the_ports_too() -> None:
     there, back = hop(credit_batch=10), hop(source="b", target="a", credit_batch=10)
-    assert port_cycles_per_frame([(there, 100)]) == pytest.approx(100)
-    assert port_cycles_per_frame([(there, 100), (back, 95)]) == pytest.approx(109.5)
+    assert max(port_cycles_per_frame([(there, 100)]).values()) == pytest.approx(100)
+    assert max(port_cycles_per_frame([(there, 100), (back, 95)]).values()) == pytest.approx(109.5)
     slower = replace(there, target_rate=0.5)
-    assert port_cycles_per_frame([(slower, 100)]) == pytest.approx(200)
-    assert port_cycles_per_frame([]) == 0
+    assert max(port_cycles_per_frame([(slower, 100)]).values()) == pytest.approx(200)
+    assert not port_cycles_per_frame([])
 
 
 @pytest.mark.parametrize("staleness", [9])

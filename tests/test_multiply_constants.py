@@ -157,9 +157,11 @@ def test_an_unknown_way_to_multiply_is_refused() -> None:
 
 def test_a_rate_is_that_of_the_circuits_which_the_plan_builds() -> None:
     graph, cluster = residual_net(1), small_cluster(1, 400)
-    plan = Planner(graph, cluster, QuickEstimator(), SearchOptions(seed=1), {}, Silent()).fixed(
-        dict.fromkeys(graph.by_name, cluster.devices[0].name), dict.fromkeys(graph.by_name, 400)
-    ).plan
+    plan = (
+        Planner(graph, cluster, QuickEstimator(), SearchOptions(seed=1), {}, Silent())
+        .fixed(dict.fromkeys(graph.by_name, cluster.devices[0].name), dict.fromkeys(graph.by_name, 400))
+        .plan
+    )
     names = {*multiplying_nodes(graph)}
     choices = {name: replace(choice, multiplied=name in names) for name, choice in plan_choices(plan).items()}
     chosen = replace(plan, items=tuple(replace(item, payload=choices[item.item].to_payload()) for item in plan.items))

@@ -25,12 +25,12 @@ from dagtrain.flow.placed import load_placed_graph, load_plan, load_plan_cluster
 from dagtrain.flow.workspace import Workspace
 from dagtrain.passes.fold import fold_graph, weight_groups
 from dagtrain.planning import planner, searcher
-from dagtrain.planning.choices import Pace, chosen_graph, plan_choices, plan_pace
+from dagtrain.planning.choices import Pace, chosen_graph, cluster_dram, plan_choices, plan_pace
 from dagtrain.planning.ladder import Ladder, NoRoomError
 from dagtrain.planning.levels import least_cycles, never_idle_fps
 from dagtrain.planning.planner import Planner
 from dagtrain.planning.problem import Problem
-from dagtrain.planning.rate import plan_time
+from dagtrain.planning.rate import plan_time, wired_graph
 from dagtrain.planning.realise import RESERVES, Realiser
 from dagtrain.planning.recomputing import Recompute
 from dagtrain.planning.results import Found, Planned, Start
@@ -48,7 +48,9 @@ from placement.problem.network import WORDS
 from placement.problem.plan import Plan, plan_from_json, plan_schema
 from placement.problem.validate import violations
 from placement.search.search import SearchOptions
+from tests.cosim_support import DEVICES, placement, residual_net
 from tests.flow_support import CLUSTER, Case, Clock, QuickEstimator, call, new_case, quick_costs
+from tests.test_relays import small_cluster
 
 
 def test_a_pace_at_which_one_layer_cannot_be_folded_is_left_out(
@@ -795,6 +797,30 @@ def test_the_warning_of_a_deep_pipeline_says_what_its_staleness_would_bring(
     monkeypatch.setattr(placed, "WORKED_OUT_NODES", 3)
     (warning,) = trained("many", 0)[1]["warnings"]
     assert f"a staleness of up to {staleness} may cost less (not worked out for so many nodes), and larger" in warning
+
+
+def test_ports_that_are_nearly_full_are_told_where_there_are_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, cluster = residual_net(1), small_cluster(3, 400)
+    names = dict(zip(DEVICES, (device.name for device in cluster.devices), strict=True))
+    places = {node: names[device] for node, device in placement(graph, "dealt out").items()}
+    laid = wired_graph(fold_graph(graph, 400), places, cluster, 400, cluster_dram(cluster, 400))
+    words = Counter[tuple[str, str]]()
+    for edge, hop in laid.hops.items():
+        port = laid.graph.producers[edge][1]
+        sent = -(-port.elements // hop.word) / (graph.recipe.batch if port.tensor.kind.per_batch else 1)
+        rates = hop.source_rate, hop.target_rate
+        for device, way, rate in ((hop.source, "sending", rates[0]), (hop.target, "receiving", rates[1])):
+            words[device, way] += sent / rate / 400
+        for device, way, rate in ((hop.target, "sending", rates[1]), (hop.source, "receiving", rates[0])):
+            words[device, way] += sent / hop.credit_batch / rate / 400
+    shares = sorted(words.values())
+    assert len(shares) > 2
+    for limit, told in ((shares[-3], 2), (shares[-2], 0), (1.0, 0)):
+        monkeypatch.setattr(placed, "FULL_PORT", limit)
+        warnings = [*placed._full_ports(laid, 400)]
+        assert [line.split()[1] for line in warnings] == [str(told)] * bool(told)
+        for device, way in words if told else ():
+            assert (f"{device} {way} {words[device, way]:.1%}" in warnings[0]) == (words[device, way] > limit)
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.full_ports import filled_ports
 from dagtrain.cosim import cluster
 from dagtrain.cosim.cluster import simulate_cluster
 from dagtrain.cosim.simulator import Simulator
@@ -34,16 +35,17 @@ from dagtrain.passes.memory_home import keep_in_dram
 from dagtrain.passes.place import place
 from dagtrain.passes.split_layers import Parts, split_layers
 from dagtrain.passes.split_rows import split_rows
+from dagtrain.planning.choices import cluster_dram
 from dagtrain.planning.fifo_costs import channel_resources
+from dagtrain.planning.rate import wired_graph
 from dagtrain.progress import Silent
 from dagtrain.schedule import buffers
 from dagtrain.schedule.buffers import deadlock_beats, fifo_beats, held_back
-from dagtrain.schedule.network import Hop
+from dagtrain.schedule.network import SENDER_WORDS, Hop
 from dagtrain.schedule.schedule import schedule
 from dagtrain.schedule.wired import Wired
 from dagtrain.simulate import events
 from dagtrain.simulate.events import DeadlockError, Events, simulate_events
-from dagtrain.simulate.events_kernel import SENDER_WORDS
 from dagtrain.simulate.fast import simulate_fast
 from dagtrain.simulate.result import Bound
 from dagtrain.training.feeds import synthetic_feeds
@@ -70,6 +72,7 @@ from tests.test_buffers import CYCLES as BRANCH_CYCLES
 from tests.test_buffers import ERROR_JOIN, JOIN, STASH
 from tests.test_buffers import net as branch_net
 from tests.test_cosim_cables import FULL, SHAPES, chain, dealt_out
+from tests.test_relays import small_cluster
 
 NETWORK_CYCLES = 90
 # what the interval of a node may differ, and the latency of frame 0
@@ -792,3 +795,17 @@ def test_rows_of_little_work_keep_the_pace_in_the_verilog(tmp_path: Path, monkey
     assert interval("before") == 48 * STRIDED_CYCLES
     monkeypatch.setattr(buffers, "held_back", lambda *_: 0)
     assert interval("behind") == STRIDED_BEHIND
+
+
+def test_results_wait_less_in_front_of_a_port_where_its_senders_have_room() -> None:
+    graph, boards = residual_net(16, 16), small_cluster(3, 400)
+    names = dict(zip(DEVICES, (one.name for one in boards.devices), strict=True))
+    places = {node: names[where] for node, where in placement(graph, "dealt out").items()}
+    laid = filled_ports(wired_graph(fold_graph(graph, 400), places, boards, 400, cluster_dram(boards, 400)), 0.9, 400)
+
+    def waited(sender_words: int) -> float:
+        hops = {edge: replace(hop, sender_words=sender_words, credits=512) for edge, hop in laid.hops.items()}
+        happened = simulate_events(replace(laid, hops=hops), 2)
+        return sum(happened.blocked[edge] for edge in laid.hops)
+
+    assert waited(SENDER_WORDS) > 1.2 * waited(SENDER_WORDS + 1) > 1.2 * waited(8) == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ from dagtrain.planning.levels import never_idle_fps
 from dagtrain.planning.rate import wired
 from dagtrain.planning.results import Planned, Searched, Start
 from dagtrain.rates import rate_text
+from dagtrain.schedule.batch_time import busy_ports
+from dagtrain.schedule.network import Output, PortEnd
 from dagtrain.schedule.schedule import needed_staleness, schedule
 from dagtrain.schedule.wired import Wired
 from hdl.errors import DagtrainError
@@ -43,6 +45,9 @@ SEARCHED_PLAN, SEARCHED_INSTANCE = "searched-plan.json", "searched-instance.json
 # nodes up to which it is worked out what another staleness would bring: where ports of many boards are full that takes
 # as long as the search
 WORKED_OUT_NODES = 1000
+# share of a frame's time from which on several ports that are busy slow a pipeline down (`benchmarks/full_ports.py`),
+# and how many are named
+FULL_PORT, SHOWN_PORTS = 0.95, 4
 
 
 def load_plan(workspace: Workspace) -> Plan:
@@ -169,6 +174,31 @@ def _needed_staleness(laid: Wired, pace: Pace, cluster: Cluster) -> int:
 
 def _warnings(laid: Wired, plan: Plan, needed: int) -> list[str]:
     """What a user should know about the plan beside its numbers."""
+    return [*_impatient(laid, plan, needed), *_full_ports(laid, plan.cycles_per_frame)]
+
+
+def _full_ports(laid: Wired, frame_cycles: float) -> Iterator[str]:
+    """That turns at ports may cost what a pace of so many cycles does not know of."""
+    shares = {end: cycles / frame_cycles for end, cycles in busy_ports(laid.graph, laid.hops).items()}
+    full = sorted((end for end, share in shares.items() if share > FULL_PORT), key=lambda end: (-shares[end], str(end)))
+    if len(full) > 1:
+        shown = ", ".join(f"{_port_name(end)} {shares[end]:.1%}" for end in full[:SHOWN_PORTS])
+        yield (
+            f"warning: {len(full)} ports have words in over {FULL_PORT:.0%} of a frame's time ({shown}"
+            f"{', …' if len(full) > SHOWN_PORTS else ''}): streams wait for one another there, and training may be "
+            "some per cent slower than told; `dagtrain simulate --level fast` says how fast it is"
+        )
+
+
+def _port_name(end: PortEnd) -> str:
+    if isinstance(end, Output):
+        return f"{end.device} -> {end.target}"
+    device, sends = end
+    return f"{device} {'sending' if sends else 'receiving'}"
+
+
+def _impatient(laid: Wired, plan: Plan, needed: int) -> list[str]:
+    """That batches wait for weights, and what would help."""
     recipe = laid.graph.recipe
     if recipe.staleness >= needed:
         return []

@@ -26,6 +26,7 @@ from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
 from dagtrain.planning.choices import folded_graph
 from dagtrain.planning.rate import wired
 from dagtrain.progress import Progress
+from dagtrain.schedule.wired import Wired
 from dagtrain.simulate.exact import ExactOptions, simulate_exactly
 from dagtrain.simulate.fast import simulate_fast
 from dagtrain.simulate.result import HZ_PER_MHZ, Level, Simulation
@@ -116,14 +117,19 @@ def _simulated(folder: Path, workspace: Workspace, options: SimulateOptions, pro
 
 
 def _by_events(workspace: Workspace, options: SimulateOptions, progress: Progress) -> Simulation:
+    laid, clock_mhz = simulated(workspace, options.latency_cycles), load_plan_cluster(workspace).clock_hz / HZ_PER_MHZ
+    batch = laid.graph.recipe.batch
+    return simulate_fast(laid, batches_of(options, batch), clock_mhz, progress, frames=first_of(options, batch))
+
+
+def simulated(workspace: Workspace, latency_cycles: int) -> Wired:
+    """The plan as the fast level simulates it, with so many cycles from port to port."""
     graph, plan, cluster = load_placed_graph(workspace), load_plan(workspace), load_plan_cluster(workspace)
-    under_way = options.latency_cycles
+    under_way = latency_cycles
     if cluster.routing is None:
         # through the switch, with the merges of most of its ways, as in the bench of the exact level
         under_way += LEAST_LATENCY + len({item.device for item in plan.items}) - 1
-    laid = wired(plan, graph, cluster, under_way)
-    batch, clock_mhz = laid.graph.recipe.batch, cluster.clock_hz / HZ_PER_MHZ
-    return simulate_fast(laid, batches_of(options, batch), clock_mhz, progress, frames=first_of(options, batch))
+    return wired(plan, graph, cluster, under_way)
 
 
 def batches_of(options: SimulateOptions, batch: int) -> int:

@@ -27,7 +27,7 @@ from fractions import Fraction
 
 from dagtrain.graph.ir import Graph
 from dagtrain.schedule.batch_clock import ONE_CLOCK, BatchClock, Order, Way, computing_ways
-from dagtrain.schedule.network import Hop, port_cycles_per_frame
+from dagtrain.schedule.network import Hop, PortEnd, port_cycles_per_frame
 from hdl.fixed import FloatArray
 from hdl.streams import queue_latency
 from hdl.streams.width import AdapterKind, adapter_kind
@@ -120,12 +120,16 @@ def _batch_cycles(
 
 
 def _busiest_port(graph: Graph, ways: Mapping[str, Way]) -> float:
-    """Cycles that a frame takes of it, with its share of what goes once a batch."""
-    sources = ((edge, source, ways[edge].hop) for edge, _p, source, _c, _s in graph.streams)
+    """Cycles that a frame takes of it."""
+    return max(busy_ports(graph, {edge: way.hop for edge, way in ways.items() if way.hop}).values(), default=0.0)
+
+
+def busy_ports(graph: Graph, hops: Mapping[str, Hop]) -> dict[PortEnd, float]:
+    """Cycles that a frame takes of every port, with its share of what goes once a batch."""
     return port_cycles_per_frame(
-        (hop, math.ceil(source.elements / hop.word) * _tensors_per_frame(graph, edge, source))
-        for edge, source, hop in sources
-        if hop
+        (hops[edge], math.ceil(source.elements / hops[edge].word) * _tensors_per_frame(graph, edge, source))
+        for edge, _p, source, _c, _s in graph.streams
+        if edge in hops
     )
 
 

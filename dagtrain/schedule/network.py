@@ -24,6 +24,8 @@ from dagtrain.schedule.pools import Pool
 from dagtrain.schedule.ports import BINS_PER_FRAME, ONE_STREAM, Calendars, Merges
 from hdl.fixed import FloatArray, IntArray
 
+# words that a sender holds beside the one that leaves (`hdl.link.egress`)
+SENDER_WORDS = 2
 # tensors whose words are remembered
 KEPT_WORDS = 1 << 10
 
@@ -73,6 +75,8 @@ class Hop:
     # words that the receiver holds, and how many it frees before it returns their credits
     credits: int
     credit_batch: int
+    # words that find room in front of the sender's port, beside the one that leaves
+    sender_words: int = SENDER_WORDS
     # words a cycle that the ports at both ends carry
     source_rate: float = 1.0
     target_rate: float = 1.0
@@ -256,9 +260,13 @@ class Network:
         return rows_of(STOP, self._stops)
 
 
-def port_cycles_per_frame(tensors: Iterable[tuple[Hop, float]]) -> float:
-    """Cycles a frame of the busiest direction of any port, or cable; of each stream, its words a frame."""
-    found: dict[tuple[str, bool] | Output, float] = defaultdict(float)
+# a device and whether words leave it; where cables join devices, what passes words on
+PortEnd = tuple[str, bool] | Output
+
+
+def port_cycles_per_frame(tensors: Iterable[tuple[Hop, float]]) -> dict[PortEnd, float]:
+    """Cycles a frame of each direction of every port, and cable; of each stream, its words a frame."""
+    found: dict[PortEnd, float] = defaultdict(float)
     for hop, words in tensors:
         back = words / hop.credit_batch
         for way, passing in ((hop.way, words), (hop.back, back)):
@@ -268,4 +276,4 @@ def port_cycles_per_frame(tensors: Iterable[tuple[Hop, float]]) -> float:
         found[hop.target, False] += words / hop.target_rate
         found[hop.target, True] += back / hop.target_rate
         found[hop.source, False] += back / hop.source_rate
-    return max(found.values(), default=0.0)
+    return found

@@ -28,7 +28,7 @@ import numpy as np
 from dagtrain.graph.ir import Node, is_delayed
 from dagtrain.rows import Rows
 from dagtrain.schedule.buffers import wide_beats
-from dagtrain.schedule.network import Hop, Output, round_trip_words
+from dagtrain.schedule.network import SENDER_WORDS, Hop, Output, round_trip_words
 from dagtrain.schedule.wired import Wired
 from dagtrain.simulate import events_kernel as kernel
 from hdl.errors import DagtrainError
@@ -605,6 +605,7 @@ class _Builder:
                 "word": hop.word * at_once,
                 "words": math.ceil(source.elements / (hop.word * at_once)),
                 "at_once": at_once,
+                "sender_words": max(SENDER_WORDS, hop.sender_words // at_once),
                 "door": self.door(row, hop),
                 "adapted": row.run == (1, 1) and adapter_kind(hop.word, sink.lanes) is not AdapterKind.WIRE,
                 "cycles": self.way,
@@ -625,7 +626,7 @@ class _Builder:
         """Elements that wait in front of the sender: a run, or a beat of which it does not hold all words."""
         lanes, word = row.source.lanes, hop.word
         held = all(
-            (first + lanes - 1) // word - kernel.SENDER_WORDS < first // word
+            (first + lanes - 1) // word - hop.sender_words < first // word
             for first in range(0, math.lcm(lanes, word), lanes)
         )
         return 0 if held and row.run == (1, 1) else lanes
@@ -633,7 +634,7 @@ class _Builder:
     def _rings(self, row: _Row, writer: _PortRow, reader: _PortRow, column: Mapping[str, Any]) -> dict[str, int]:
         """How many times are kept."""
         source, sink, tensors, hop = row.source, row.sink, column["tensors"], self.wired.hops.get(row.edge)
-        waiting = column["room"] if hop is None else (kernel.SENDER_WORDS + 2) * column["word"] + 2 * source.lanes
+        waiting = column["room"] if hop is None else (column["sender_words"] + 2) * column["word"] + 2 * source.lanes
         write = waiting // source.lanes + writer.holds + SLACK
         # what has left the sender and was not read: words that credits were given for, and what lies in DRAM
         held = column["room"] if hop is None or column["stored"] else 0
@@ -651,7 +652,7 @@ class _Builder:
         return {
             "write_size": all_write if self.keep else min(write, all_write),
             "read_size": all_read if self.keep else min(read, all_read),
-            "sent_size": words,
+            "sent_size": max(words, column["sender_words"] + SLACK) if hop else 0,
             "arrived_size": arrived,
             "credit_size": column["credits"] // column["credit_batch"] + SLACK if hop else 0,
         }

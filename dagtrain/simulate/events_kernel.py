@@ -35,8 +35,6 @@ HOST, AT_ONCE, STRIPS = 0, 1, 2
 FRAME, BATCH, VERSION = 0, 1, 2
 # how a sink is used: strips store it, or take it along; it lies in the memory of another node
 STORED, ALONG, BORROWED = 0, 1, 2
-# words that a sender holds beside the one that leaves
-SENDER_WORDS = 2
 
 
 # a stream
@@ -51,10 +49,11 @@ CHANNEL = row_type(
     # rings of times: where they begin, and of how many beats
     write_at=int, write_size=int, read_at=int, read_size=int,
     # of the network: elements of a word (0: none), words of a tensor, words of the wire that are one here, elements
-    # of a run that waits in front of words, cycles to the other device's port and behind it, words that the receiver
-    # holds, and whose credits go back together, devices, rings of times at which words left, arrived, and credits came
-    # back; whether what arrives goes on into a FIFO in DRAM of that room, and whether an adapter makes beats of words
-    stored=int, adapted=int, word=int, words=int, at_once=int, door=int, cycles=float, behind=float,
+    # of a run that waits in front of words, words that a sender holds beside the one that leaves, cycles to the other
+    # device's port and behind it, words that the receiver holds, and whose credits go back together, devices, rings of
+    # times at which words left, arrived, and credits came back; whether what arrives goes on into a FIFO in DRAM of
+    # that room, and whether an adapter makes beats of words
+    stored=int, adapted=int, word=int, words=int, at_once=int, door=int, sender_words=int, cycles=float, behind=float,
     credits_behind=float, credits=int, credit_batch=int,
     source=int, target=int,
     sent_at=int, sent_size=int, arrived_at=int, arrived_size=int, credit_at=int, credit_size=int,
@@ -275,7 +274,7 @@ def room_for(c: Rows, s: State, channel: int, beat: int) -> float:
     tensor, inside = beat // beats, beat % beats
     last = min((inside + 1) * c[channel].write_lanes, elements)
     if c[channel].word:
-        word = tensor * c[channel].words + (last - 1 - c[channel].door) // c[channel].word - SENDER_WORDS
+        word = tensor * c[channel].words + (last - 1 - c[channel].door) // c[channel].word - c[channel].sender_words
         if word < 0:
             return -NEVER
         if word >= c[channel].sent:
