@@ -90,6 +90,8 @@ def main(words: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--write", action="store_true", help=f"the table of the small network into {DOCS.name}")
     options = parser.parse_args(words)
+    if options.write and (options.plan is not None or options.rooms != [*numbers]):
+        parser.error("--write is of the small network with all rooms: leave --plan and --rooms away")
     rooms = [ROOMS[number - 1] for number in options.rooms]
     if options.plan is not None:
         told = of_plan(options.plan, rooms, options.frames)
@@ -102,16 +104,19 @@ def main(words: Sequence[str] | None = None) -> int:
         print(" ".join(row), file=sys.stderr, flush=True)
         rows.append(row)
     print_table(heads, rows)
-    if options.write and options.plan is None:
+    if options.write:
         write_text(DOCS, with_table(DOCS.read_text(), DOCS, MARKS, heads, rows))
     return 0
 
 
 def of_small(rooms: Sequence[Room], frames: int) -> Iterator[list[str]]:
     """Of the small network, a row for each room: how much longer a frame takes than the slowest engine."""
+    laid = small()
+    filled = [filled_ports(laid, fill, CYCLES) for fill in FILLS]
     for room in rooms:
-        paces = [pace(with_room(filled_ports(small(), fill, CYCLES), room), frames) / CYCLES for fill in FILLS]
-        yield [room.name, *(f"{share - 1:.1%}" for share in paces)]
+        longer = [pace(with_room(each, room), frames) / CYCLES - 1 for each in filled]
+        # + 0: what is a little less than none is none
+        yield [room.name, *(f"{round(share, 3) + 0:.1%}" for share in longer)]
 
 
 def of_plan(folder: Path, rooms: Sequence[Room], frames: int) -> Iterator[list[str]]:
