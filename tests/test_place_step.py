@@ -821,6 +821,12 @@ def test_ports_that_are_nearly_full_are_told_where_there_are_several(monkeypatch
         assert [line.split()[1] for line in warnings] == [str(told)] * bool(told)
         for device, way in words if told else ():
             assert (f"{device} {way} {words[device, way]:.1%}" in warnings[0]) == (words[device, way] > limit)
+    # a port that is just as full as may be is not told
+    monkeypatch.setattr(placed, "FULL_PORT", 0.75)
+    for third, told in ((300, []), (301, ["2"])):
+        busy = {("d0", True): 400.0, ("d1", False): 300.0, ("d2", True): third}
+        monkeypatch.setattr(placed, "busy_ports", lambda *_, busy=busy: busy)
+        assert [line.split()[1] for line in placed._full_ports(laid, 400)] == told
 
 
 @pytest.mark.slow
