@@ -37,7 +37,7 @@ from dagtrain.schedule.batch_time import busy_ports, slowest_engine
 from dagtrain.schedule.network import SENDER_WORDS
 from dagtrain.schedule.wired import Wired
 from dagtrain.simulate.events import simulate_events
-from hdl.memory import LOGIC_MEMORY_WORDS
+from hdl.memory import filled
 from hdl.recipe import Recipe
 from placement.problem.network import WORDS_CYCLES
 
@@ -46,8 +46,6 @@ MARKS = "<!-- begin: benchmarks/full_ports.py -->", "<!-- end: benchmarks/full_p
 # of the small network: frames a batch, cycles a frame, boards, and a frame's time of which ports are busy
 BATCH, CYCLES, BOARDS = 32, 16_384, 4
 FILLS = (0.8, 0.9, 0.95, 0.97, 0.99)
-# words of a block memory that is as wide as they are
-BLOCK_ROWS = 512
 # results that are waited for, and from which on the pace is taken
 FRAMES, STEADY = 28, 14
 
@@ -57,7 +55,7 @@ class Room:
     """What streams over the network may wait in."""
 
     name: str
-    # words in front of the sender's port
+    # words in front of the sender's port, if there are fewer
     sender: int = SENDER_WORDS
     # receivers hold as many words as their block memories have room for, and so many more
     filled: bool = False
@@ -65,8 +63,7 @@ class Room:
 
     def of(self, credits: int) -> int:
         """Words of a receiver that holds so many."""
-        rows = LOGIC_MEMORY_WORDS if credits <= LOGIC_MEMORY_WORDS else BLOCK_ROWS
-        return (-(-credits // rows) * rows if self.filled else credits) + self.further
+        return (filled(credits) if self.filled else credits) + self.further
 
 
 ROOMS = (
@@ -165,7 +162,8 @@ def filled_ports(laid: Wired, fill: float, frame_cycles: int) -> Wired:
 def with_room(laid: Wired, room: Room) -> Wired:
     """With so much room on all ways over the network."""
     hops = {
-        edge: replace(hop, sender_words=room.sender, credits=room.of(hop.credits)) for edge, hop in laid.hops.items()
+        edge: replace(hop, sender_words=max(hop.sender_words, room.sender), credits=room.of(hop.credits))
+        for edge, hop in laid.hops.items()
     }
     return replace(laid, hops=hops)
 

@@ -26,7 +26,7 @@ from dagtrain.flow.place_options import PlaceOptions
 from dagtrain.flow.placed import load_placed_graph, load_plan, load_plan_cluster
 from dagtrain.flow.workspace import Workspace
 from dagtrain.planning.carry import places_of
-from dagtrain.planning.choices import memory_homes, plan_choices, plan_pace
+from dagtrain.planning.choices import memory_homes, plan_choices, plan_pace, queueing
 from dagtrain.planning.offers import Use
 from dagtrain.planning.problem import Problem
 from dagtrain.planning.realise import Realiser
@@ -70,7 +70,9 @@ def port_usage(searcher: Searcher, planned: Planned) -> Counter[tuple[str, str]]
     plan, cluster = planned.plan, searcher.problem.cluster
     places, choices = places_of(plan), plan_choices(plan)
     homes, folds = memory_homes(choices), plan_pace(plan).folds
-    level = searcher.prices.costs(max(plan_pace(plan).interval, 1), homes, places, folds=folds)
+    level = searcher.queueing(queueing(choices)).prices.costs(
+        max(plan_pace(plan).interval, 1), homes, places, folds=folds
+    )
     parts = {device.name: device.board.part for device in cluster.devices}
     found: Counter[tuple[str, str]] = Counter()
     for node in level.folded.nodes:

@@ -110,6 +110,9 @@ UNITS: Mapping[str, Unit] = {
     "receive pool, 16 streams": ReceivePool(format=FORM, regions=(64,) * 16, stages=(2, 16) * 8),
     "egress, 3 lanes": Egress(format=FORM, element_bits=16, lanes=3, elements=56 * 56 * 63, credits=500),
     "egress, 8 lanes": Egress(format=FORM, element_bits=16, lanes=8, elements=56 * 56 * 64, credits=500),
+    "egress, 8 lanes, 512 words": Egress(
+        format=FORM, element_bits=16, lanes=8, elements=56 * 56 * 64, credits=1024, queued=512
+    ),
     "ingress, 3 lanes": Ingress(format=FORM, element_bits=16, lanes=3, elements=56 * 56 * 63, depth=500),
     "axi merge": AxiMerge(format=PORT, cut=False),
     "axi merge, cut": AxiMerge(format=PORT, cut=True),

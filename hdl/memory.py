@@ -34,6 +34,9 @@ def unsimulated() -> Iterator[None]:
 # and takes as much of a device as several of them.  `hdl.convert.verilog` says so to synthesis
 LOGIC_MEMORY_WORDS = 64
 
+# words of one memory of logic, and of a block memory that is as wide as it can be, an M20K or a RAMB36
+LOGIC_ROWS, BLOCK_ROWS = 32, 512
+
 # words for which every part has block memories deep enough, of the fewest blocks (2 048 × 10 of an M20K, 2 048 × 9 of
 # half a RAMB36): what is deeper chooses between blocks when it is read
 BLOCK_WORDS = 2048
@@ -45,6 +48,12 @@ def several_blocks(depth: int) -> bool:
     The next register must follow at once, without other logic: `output_register` of `simple_dual_port`, that of
     `hdl.streams.reads`, or one of the reader's own."""
     return depth > BLOCK_WORDS
+
+
+def filled(words: int) -> int:
+    """Words for which a memory of ``words`` wide words has room: those of all its blocks."""
+    rows = LOGIC_ROWS if words <= LOGIC_MEMORY_WORDS else BLOCK_ROWS
+    return -(-words // rows) * rows
 
 
 def address_width(depth: int) -> int:

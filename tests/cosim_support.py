@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -25,6 +26,7 @@ from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.calibrate import calibrate
 from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.passes.memory_home import keep_in_dram
+from dagtrain.passes.queue_words import queue_words
 from dagtrain.passes.replicate import Copies, replicate
 from dagtrain.passes.split_rows import split_rows
 from dagtrain.schedule.wired import Wired
@@ -200,6 +202,13 @@ def tiny_design(
     return design_cluster(
         graph, tiny_placement(graph), DEVICES, TINY_CYCLES, library, word_bits=word_bits, dram=dram, **options
     )
+
+
+def queued_net(graph: Graph) -> Graph:
+    """A network all of whose senders have room for words, as many as a memory of blocks has, one of logic, or
+    registers."""
+    words = itertools.cycle((512, 64, 3))
+    return queue_words(graph, {node.name: [(source, next(words)) for source in node.outputs] for node in graph.nodes})
 
 
 def wired_of(design: ClusterDesign, network_cycles: int, routing: Routing | None = None) -> Wired:

@@ -240,7 +240,7 @@ def made_up_manifest(plan: Plan, use: DeviceUse) -> Manifest:
     ]
     arrives = CrossingRecord(
         edge="far.y", stream_number=0, source="elsewhere", target=use.device, kind="activation", element_bits=12,
-        elements=64, words=48,
+        elements=64, words=48, credit_batch=12,
     )  # fmt: skip
     streams.append(StreamRecord(net="c_far", writer="receiver of far.y", reader=nodes[0], payload_bits=12))
     form = AxiFormat(data_bits=512, address_bits=32)

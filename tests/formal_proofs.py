@@ -17,7 +17,7 @@ import tempfile
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -140,6 +140,7 @@ def find(circuit: Circuit, fault: Fault) -> Verdict:
 WIDTH = 2
 FORMAT = LinkFormat(word_bits=8, streams=2, devices=2, sequence_bits=2)
 SENDER = Egress(format=FORMAT, element_bits=8, lanes=1, elements=3, credits=3)
+QUEUED_SENDER = replace(SENDER, queued=2)
 RECEIVER = Ingress(format=FORMAT, element_bits=8, lanes=1, elements=3, depth=4)
 
 
@@ -227,6 +228,22 @@ CIRCUITS = (
         SENDER,
         (
             Proof("sender", {"CREDITS": SENDER.credits, "WORDS": SENDER.elements}),
+            Proof("sender_settles"),
+        ),
+    ),
+    _unit(
+        "queued_sender",
+        QUEUED_SENDER,
+        (
+            Proof(
+                "sender",
+                {
+                    "CREDITS": QUEUED_SENDER.credits,
+                    "WORDS": QUEUED_SENDER.elements,
+                    # one at the door, one that leaves
+                    "HOLDS": QUEUED_SENDER.queued + 2,
+                },
+            ),
             Proof("sender_settles"),
         ),
     ),

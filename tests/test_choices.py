@@ -15,6 +15,7 @@ CHOICES = [
     Choice(cycles=7, memory=Home.DRAM, fifos=("x", "w")),
     Choice(cycles=7, relay_on="relu1.y.fork.y1"),
     Choice(cycles=7, multiplied=True),
+    Choice(cycles=7, queued=(("y", 512), ("dx", 64))),
     Choice(cycles=7, fifos=("x", "mask"), dealt=(3, 1)),
 ]
 
@@ -49,6 +50,8 @@ def test_only_a_relay_names_an_edge() -> None:
         '{"cycles": 300, "memory": "on_chip", "fifos": [], "colour": "red"}',
         '{"cycles": 300, "memory": "on_chip", "fifos": ["x"], "dealt": [2, 2]}',
         '{"cycles": 300, "memory": "on_chip", "fifos": ["x"], "dealt": [0]}',
+        '{"cycles": 300, "memory": "on_chip", "fifos": [], "queued": ["y"]}',
+        '{"cycles": 300, "memory": "on_chip", "fifos": [], "queued": [["y", "512"]]}',
     ],
 )
 def test_a_text_that_is_no_choice_is_refused(text: str) -> None:

@@ -72,6 +72,8 @@ UNITS: list[LinkUnit] = [
     Ingress(format=FORM, element_bits=16, lanes=1, elements=1, depth=2),
     Ingress(format=FORM, element_bits=32, lanes=1, elements=0, depth=6),
     Egress(format=FORM, element_bits=32, lanes=1, elements=0, credits=6),
+    Egress(format=FORM, element_bits=5, lanes=2, elements=8, credits=6, queued=8),
+    Ingress(format=FORM, element_bits=5, lanes=2, elements=8, depth=8, spare=2),
     Merge(format=FORM),
     Merge(format=FORM, sides=3, longest=3),
     Merge(format=FORM, sides=2, returned=True),
@@ -112,7 +114,7 @@ def network(
     domain: ClockReset, n0: Any, n1: Any, n2: Any, d0: Any, d1: Any,
     s0: Any, s1: Any, s2: Any, b0: Any, b1: Any, b2: Any,
     a: Stream, b: Stream, c: Stream, p: Stream, q: Stream, r: Stream, errors: Stream,
-    depth: int, stolen: int, latency: int, words: int, cycles: int, stall_256: int, seed: int,
+    depth: int, stolen: int, latency: int, words: int, cycles: int, stall_256: int, seed: int, queued: int, spare: int,
 ) -> Any:  # fmt: skip
     """Streams 0 and 1 go from device 0 to device 1, stream 2 the other way; ``errors`` is valid after any error.
 
@@ -129,8 +131,9 @@ def network(
     egress, ingress = [], []
     for i, (element_bits, lanes, elements) in enumerate(SHAPES):
         there, here = (devices[1], devices[0]) if i < 2 else (devices[0], devices[1])
-        sender = Egress(format=FORM, element_bits=element_bits, lanes=lanes, elements=elements, credits=depth + stolen)
-        receiver = Ingress(format=FORM, element_bits=element_bits, lanes=lanes, elements=elements, depth=depth)
+        carried = {"element_bits": element_bits, "lanes": lanes, "elements": elements}
+        sender = Egress(format=FORM, **carried, credits=depth + stolen, queued=queued)
+        receiver = Ingress(format=FORM, **carried, depth=depth, spare=spare)
         egress.append(link_egress(domain, numbers[i], there, xs[i], credits[i], sends[i], unit=sender))
         ingress.append(link_ingress(domain, numbers[i], here, arrivals[i], ys[i], backs[i], flags[i], unit=receiver))
     both, repaid = Split(format=FORM, taps=2), CreditWord(format=FORM)
@@ -216,6 +219,8 @@ def network_design(
     cycles: int = 1,
     stall_256: int = 0,
     seed: int = 1,
+    queued: int = 0,
+    spare: int = 0,
 ) -> Design:
     widths = [bits * lanes for bits, lanes, _ in SHAPES]
 
@@ -223,7 +228,8 @@ def network_design(
         numbers = [Signal(intbv(0)[width:]) for width in (2, 2, 2, 1, 1, 4, 2, 4, 2, 1, 2)]
         streams = [Stream(width) for width in (*widths, *widths, 1)]
         domain = ClockReset()
-        return network(domain, *numbers, *streams, depth, stolen, latency, words, cycles, stall_256, seed)
+        link = depth, stolen, latency, words, cycles, stall_256, seed
+        return network(domain, *numbers, *streams, *link, queued, spare)
 
     ins = [StreamPort(name, width, Direction.IN) for name, width in zip("abc", widths, strict=True)]
     outs = [StreamPort(name, width, Direction.OUT) for name, width in zip("pqr", widths, strict=True)]
@@ -319,6 +325,36 @@ def test_the_verilog_of_a_whole_network_delivers_too(backend: Backend) -> None:
         delivers(design, backend, seed, 0.3, tensors=40 if backend is Backend.VERILATOR else 12)
 
 
+@pytest.mark.parametrize(("queued", "spare"), [(1, 0), (4, 3), (9, 1), (40, 11)])
+def test_streams_that_wait_at_their_senders_cross_whole_too(queued: int, spare: int) -> None:
+    for stall in (0.0, 0.6):
+        design = network_design(4 + spare, 0, 5, 2, 3, 60, 7, queued, spare)
+        delivers(design, Backend.MYHDL, queued, stall)
+    delivers(network_design(4 + spare, 0, 5, 2, 3, 60, 7, queued, spare), Backend.ICARUS, queued, 0.3)
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 4])
+@pytest.mark.parametrize("queued", [2, 10, 40])
+def test_so_many_words_more_wait_at_a_sender_whose_receiver_gives_no_credits_back(queued: int, lanes: int) -> None:
+    taken = {}
+    for room in (0, queued):
+        unit = Egress(format=FORM, element_bits=16, lanes=lanes, elements=64, credits=3, queued=room)
+        sent = {"x": range(200), "credits": []}
+        run = run_streams(Backend.MYHDL, sending(unit), sent, {"y": 3}, seed=1, stall_probability=0, drain_cycles=300)
+        taken[room] = len(run.fire_cycles["x"]) * lanes // 2
+        # a word that waits for nothing leaves after the cycles that are declared
+        assert run.fire_cycles["y"][0] - run.fire_cycles["x"][max(0, 2 // lanes - 1)] == unit.latency_cycles
+    assert taken[queued] - taken[0] == queued
+
+
+def test_a_receiver_has_no_more_to_spare_than_all_but_two_words() -> None:
+    carried = {"element_bits": 5, "lanes": 2, "elements": 8}
+    assert Ingress(format=FORM, **carried, depth=8, spare=6).batch == 1
+    for spare in (7, -1):
+        with pytest.raises(ValueError, match=rf"needs at least 2 words, .* not 8 words with {spare} to spare$"):
+            Ingress(format=FORM, **carried, depth=8, spare=spare)
+
+
 def test_credits_for_words_that_the_receiver_cannot_hold_are_reported() -> None:
     design = network_design(depth=2, stolen=30)
     sent = traffic(12, 1)
@@ -395,13 +431,14 @@ def words_of(tensors: int) -> list[Word]:
     ]
 
 
-@pytest.mark.parametrize("depth", [4, 16, 70, 600])
-def test_an_ingress_returns_every_credit_addressed_to_the_sender(depth: int) -> None:
-    batch = credit_batch(depth)
+@pytest.mark.parametrize(("depth", "spare"), [(4, 0), (16, 0), (70, 0), (600, 0), (64, 48), (512, 312)])
+def test_an_ingress_returns_every_credit_addressed_to_the_sender(depth: int, spare: int) -> None:
+    """Of a FIFO that is deeper than it needs to be, as many at a time as without what it has to spare."""
+    batch = credit_batch(depth - spare)
     sent = words_of(2 * batch)
     run = run_streams(
         Backend.MYHDL,
-        ingress_design(replace(RECEIVER, depth=depth)),
+        ingress_design(replace(RECEIVER, depth=depth, spare=spare)),
         {"x": [FORM.encode(word) for word in sent]},
         {"y": len(sent), "credits": len(sent) // batch},
         seed=1,
@@ -522,19 +559,24 @@ def test_streams_without_tensors_have_no_last_word() -> None:
     run = run_streams(Backend.MYHDL, ingress_design(unit), sent, {"errors": 1}, seed=1, drain_cycles=0)
     assert run.outputs["errors"] == [1]
     sender = Egress(format=FORM, element_bits=32, lanes=1, elements=0, credits=20)
+    design = sending(sender)
+    run = run_streams(Backend.MYHDL, design, {"x": range(20), "credits": []}, {"y": 20}, seed=2, stall_probability=0.3)
+    assert [FORM.decode(payload) for payload in run.outputs["y"]] == words
+
+
+def sending(sender: Egress) -> Design:
+    """A sender alone."""
 
     def factory(_images: Any) -> Any:
         numbers = [Signal(intbv(0)[width:]) for width in sender.inputs.values()]
         return link_egress(ClockReset(), *numbers, *(Stream(width) for width in sender.streams.values()), unit=sender)
 
     ports = (
-        StreamPort("x", 32, Direction.IN),
+        StreamPort("x", sender.streams["x"], Direction.IN),
         StreamPort("credits", FORM.payload_bits, Direction.IN),
         StreamPort("y", FORM.payload_bits, Direction.OUT),
     )
-    design = Design("sending", factory, ports, constants={"number": 2, "device": 0})
-    run = run_streams(Backend.MYHDL, design, {"x": range(20), "credits": []}, {"y": 20}, seed=2, stall_probability=0.3)
-    assert [FORM.decode(payload) for payload in run.outputs["y"]] == words
+    return Design("sending", factory, ports, constants={"number": 2, "device": 0})
 
 
 def merging(sides: int, longest: int = 1) -> Design:

@@ -815,16 +815,22 @@ def test_ports_that_are_nearly_full_are_told_where_there_are_several(monkeypatch
             words[device, way] += sent / hop.credit_batch / rate / 400
     shares = sorted(words.values())
     assert len(shares) > 2
+    monkeypatch.setattr(placed, "edges_that_wait", lambda laid, _: [*laid.hops])
     for limit, told in ((shares[-3], 2), (shares[-2], 0), (1.0, 0)):
         monkeypatch.setattr(placed, "FULL_PORT", limit)
         warnings = [*placed._full_ports(laid, 400)]
         assert [line.split()[1] for line in warnings] == [str(told)] * bool(told)
         for device, way in words if told else ():
             assert (f"{device} {way} {words[device, way]:.1%}" in warnings[0]) == (words[device, way] > limit)
+    # nor one where the words of all have room
+    monkeypatch.setattr(placed, "FULL_PORT", shares[-3])
+    roomy = replace(laid, graph=replace(laid.graph, queued=frozenset(laid.hops)))
+    assert [*placed._full_ports(roomy, 400)] == []
     # a port that is just as full as may be is not told
     monkeypatch.setattr(placed, "FULL_PORT", 0.75)
     for third, told in ((300, []), (301, ["2"])):
-        busy = {("d0", True): 400.0, ("d1", False): 300.0, ("d2", True): third}
+        first, second, last = (device.name for device in cluster.devices)
+        busy = {(first, True): 400.0, (second, False): 300.0, (last, True): third}
         monkeypatch.setattr(placed, "busy_ports", lambda *_, busy=busy: busy)
         assert [line.split()[1] for line in placed._full_ports(laid, 400)] == told
 

@@ -354,6 +354,9 @@ CIRCUITS: dict[str, Callable[[], Any]] = {
     "queue_in_m20k": between(lambda domain, x, y: queue(domain, x, y, depth=600), 50, 50),
     "gearbox": between(lambda domain, x, y: width_adapter(domain, x, y, element_bits=8), 24, 32),
     "egress": unit_block(Egress(format=LINK, element_bits=16, lanes=8, elements=512, credits=32)),
+    "egress_with_a_queue": unit_block(
+        Egress(format=LINK, element_bits=16, lanes=8, elements=4096, credits=512, queued=512)
+    ),
     "ingress": unit_block(Ingress(format=LINK, element_bits=16, lanes=2, elements=512, depth=64)),
     "merge_of_four": unit_block(Merge(format=LINK, longest=32)),
     "merge_of_credits": unit_block(Merge(format=LINK, sides=3, returned=True)),

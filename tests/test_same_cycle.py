@@ -40,6 +40,7 @@ AXI = AxiFormat()
 ENDS = ("valid", "payload", "ready")
 UNITS: list[Unit] = [
     *(Egress(format=LINK, element_bits=16, lanes=n, elements=12, credits=4) for n in (1, 2, 3, 4)),
+    *(Egress(format=LINK, element_bits=16, lanes=n, elements=12, credits=4, queued=q) for n in (2, 3) for q in (2, 8)),
     *(Ingress(format=LINK, element_bits=16, lanes=n, elements=12, depth=d) for n in (1, 2, 3, 4) for d in (2, 8)),
     Merge(format=LINK),
     Split(format=LINK),

@@ -29,7 +29,7 @@ from dagtrain.emission.links import NETWORK_ROLE, receiver_role, sender_role
 from dagtrain.emission.manifest import CrossingRecord, MemoryRecord, RegionRecord, StreamRecord
 from dagtrain.emission.memory import COLLECT_ROLE, DEAL_ROLE, fifo_regions, store_port, store_role
 from dagtrain.emission.modules import verilog_name
-from hdl.link.format import LinkFormat, credit_batch
+from hdl.link.format import LinkFormat
 
 # in a top: the beginning of an instance, and a pin of it
 _INSTANCE = re.compile(r"^(\w+) (?:#\(|\w+ \()$")
@@ -314,7 +314,7 @@ def _watch_link(
     found.fills[f"{prefix}{target.top}.{y.net}"] = f"{prefix}{source.top}.{x.net}"
     assert source.network
     ports["back_words"] = _data(source.network.format, f"{prefix}{source.top}.{back.net}_payload")
-    sizes = {"CREDITS": crossing.words, "RETURNED": credit_batch(crossing.words)}
+    sizes = {"CREDITS": crossing.words, "RETURNED": crossing.credit_batch}
     part = f"link of {crossing.edge} to {crossing.target}"
     found.add(Watched(Kind.LINK, source.device, part, sent.net), clk, sizes, {**ports, "report": "over"})
 

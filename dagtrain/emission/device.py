@@ -103,7 +103,7 @@ class DeviceDesign:
     streams: tuple[tuple[str, str, str, int], ...]
     # parts that give what they get -> beats that they hold
     copies: Mapping[str, int]
-    # words of the FIFOs of receivers, by edge
+    # words that FIFOs of receivers are asked for, by edge
     link_words: Mapping[str, int]
     # what lies in DRAM, by channel
     memories: tuple[DeviceMemory, ...] = ()

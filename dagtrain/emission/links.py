@@ -33,7 +33,7 @@ from dagtrain.emission.cables import DeviceCables, cables_between, way_cycles, w
 from dagtrain.emission.modules import ModuleLibrary, StreamModule, verilog_name
 from dagtrain.graph.ir import PlacedGraph
 from dagtrain.schedule.buffers import REGISTER_BEATS
-from dagtrain.schedule.network import Hop
+from dagtrain.schedule.network import SENDER_WORDS, Hop
 from hdl.convert.netlist import Direction
 from hdl.engine.codec.bursts import Bursts
 from hdl.engine.codec.coding import Coding, CompressedEnd, DecompressedEnd, coded_words
@@ -44,6 +44,7 @@ from hdl.link.format import LinkFormat, credit_batch, depth_for, merge_tree, mer
 from hdl.link.ingress import Ingress
 from hdl.link.pool import WORD_CYCLES, ReceivePool, stage_words
 from hdl.link.routing import MOST_TAPS, BurstStage, CreditWord, Drain, Merge, Split
+from hdl.memory import filled
 from hdl.simulate.models.ethernet import Faults
 from hdl.streams.merge import MOST_MERGED
 from hdl.streams.width import elements_per_word
@@ -113,6 +114,8 @@ class Crossing:
     sink: Port
     # how elements are coded on the way, if they are
     coding: Coding | None = None
+    # words that may wait at the sender
+    queued: int = 0
 
     @property
     def element_bits(self) -> int:
@@ -171,7 +174,7 @@ def crossings_of(graph: PlacedGraph, devices: Sequence[str]) -> tuple[Crossing, 
     for edge, producer, source, consumer, sink in graph.crossing:
         start, stop = graph.placed[producer.name], graph.placed[consumer.name]
         way = start, stop, index[start], index[stop]
-        found.append(Crossing(edge, len(found), *way, source, sink, graph.coding(edge)))
+        found.append(Crossing(edge, len(found), *way, source, sink, graph.coding(edge), graph.queued.get(edge, 0)))
     return tuple(found)
 
 
@@ -198,6 +201,12 @@ def link_words(crossing: Crossing, fifo_beats: int, word_bits: int) -> int:
     """Words that the receiver's FIFO holds, so that what the analysis asks for on this edge finds room: packed into
     words, of which the last of each tensor is filled up."""
     return receiver_words(crossing.sink, fifo_beats, word_bits, crossing.coding)
+
+
+def held_words(crossing: Crossing, form: LinkFormat, words: int) -> int:
+    """Words that the receiver's FIFO holds where the analysis asks for so many: where words may wait at the sender, as
+    many as its memory has room for, since a port that keeps words waiting sends several in a row then."""
+    return filled(words) if crossing.queued and not form.pooled else words
 
 
 def receiver_words(sink: Port, fifo_beats: int, word_bits: int, coding: Coding | None = None) -> int:
@@ -229,14 +238,16 @@ def receiving_end(crossing: Crossing, form: LinkFormat) -> DecompressedEnd | Non
     return DecompressedEnd(bursts=bursts, lanes=crossing.sink.lanes) if bursts else None
 
 
-def sender(crossing: Crossing, form: LinkFormat, credits: int) -> Egress:
-    """The sending end of a stream to a receiver that holds so many words."""
-    return Egress(format=form, **_carried(crossing, form, crossing.source.lanes), credits=credits)
+def sender(crossing: Crossing, form: LinkFormat, words: int) -> Egress:
+    """The sending end of a stream to a receiver that the analysis asks for so many words."""
+    carried, credits = _carried(crossing, form, crossing.source.lanes), held_words(crossing, form, words)
+    return Egress(format=form, **carried, credits=credits, queued=crossing.queued)
 
 
-def receiver(crossing: Crossing, form: LinkFormat, depth: int) -> Ingress:
-    """The receiving end of a stream, for so many words."""
-    return Ingress(format=form, **_carried(crossing, form, crossing.sink.lanes), depth=depth, pooled=form.pooled)
+def receiver(crossing: Crossing, form: LinkFormat, words: int) -> Ingress:
+    """The receiving end of a stream, which the analysis asks for so many words."""
+    carried, depth = _carried(crossing, form, crossing.sink.lanes), held_words(crossing, form, words)
+    return Ingress(format=form, **carried, depth=depth, spare=depth - words, pooled=form.pooled)
 
 
 def _carried(crossing: Crossing, form: LinkFormat, lanes: int) -> dict[str, int]:
@@ -247,16 +258,16 @@ def _carried(crossing: Crossing, form: LinkFormat, lanes: int) -> dict[str, int]
     return {"element_bits": bursts.burst_bits, "lanes": 1, "elements": 0}
 
 
-def sending_units(crossing: Crossing, form: LinkFormat, credits: int) -> tuple[Egress | CompressedEnd, ...]:
+def sending_units(crossing: Crossing, form: LinkFormat, words: int) -> tuple[Egress | CompressedEnd, ...]:
     """All of the sending end."""
     coded = sending_end(crossing, form)
-    return (*((coded,) if coded else ()), sender(crossing, form, credits))
+    return (*((coded,) if coded else ()), sender(crossing, form, words))
 
 
-def receiving_units(crossing: Crossing, form: LinkFormat, depth: int) -> tuple[Ingress | DecompressedEnd, ...]:
+def receiving_units(crossing: Crossing, form: LinkFormat, words: int) -> tuple[Ingress | DecompressedEnd, ...]:
     """All of the receiving end."""
     coded = receiving_end(crossing, form)
-    return (receiver(crossing, form, depth), *((coded,) if coded else ()))
+    return (receiver(crossing, form, words), *((coded,) if coded else ()))
 
 
 @dataclass(frozen=True)
@@ -357,8 +368,9 @@ def hops_of(
             cycles=there + ports[crossing.edge].there,
             back_cycles=max(0, back + ports[crossing.edge].back),
             word=crossing.elements_per_word(form.word_bits),
-            credits=words,
+            credits=held_words(crossing, form, words),
             credit_batch=credit_batch(words),
+            sender_words=SENDER_WORDS + crossing.queued,
             least_word_cycles=float(WORD_CYCLES) if form.pooled else 1.0,
             source_rate=(rates or {}).get(crossing.source_device, 1.0),
             target_rate=(rates or {}).get(crossing.target_device, 1.0),
@@ -503,25 +515,25 @@ class NetworkPort:
         """The place of a device in the cluster as Verilog."""
         return self.constant("device", device)
 
-    def add_egress(self, crossing: Crossing, net: str, credits: int) -> None:
-        """The sending end of a stream whose elements are on ``net``."""
+    def add_egress(self, crossing: Crossing, net: str, words: int) -> None:
+        """The sending end of a stream whose elements are on ``net``, to a receiver that is asked for so many words."""
         coded, edge = sending_end(crossing, self.form), crossing.edge
         if coded is not None:
-            words = self.assembly.stream(f"coded_{verilog_name(edge)}", coded.bursts.burst_bits)
-            streams = {"x": net, "y": words}
+            bursts = self.assembly.stream(f"coded_{verilog_name(edge)}", coded.bursts.burst_bits)
+            streams = {"x": net, "y": bursts}
             self.unit("compressed_end", coded, f"compress_{verilog_name(edge)}", streams, {}, compressor_role(edge))
-            net = words
-        self.send(edge, sender(crossing, self.form, credits), crossing.number, crossing.target_index, net)
+            net = bursts
+        self.send(edge, sender(crossing, self.form, words), crossing.number, crossing.target_index, net)
 
-    def add_ingress(self, crossing: Crossing, net: str, depth: int) -> None:
-        """The receiving end of a stream; its elements leave on ``net``."""
+    def add_ingress(self, crossing: Crossing, net: str, words: int) -> None:
+        """The receiving end of a stream, which is asked for so many words; its elements leave on ``net``."""
         coded, edge = receiving_end(crossing, self.form), crossing.edge
         if coded is not None:
-            words = self.assembly.stream(f"coded_{verilog_name(edge)}", coded.bursts.burst_bits)
+            bursts = self.assembly.stream(f"coded_{verilog_name(edge)}", coded.bursts.burst_bits)
             name, role = f"decompress_{verilog_name(edge)}", f"decompressor of {edge}"
-            self.unit("decompressed_end", coded, name, {"x": words, "y": net}, {}, role)
-            net = words
-        self.receive(edge, receiver(crossing, self.form, depth), crossing.number, crossing.source_index, net)
+            self.unit("decompressed_end", coded, name, {"x": bursts, "y": net}, {}, role)
+            net = bursts
+        self.receive(edge, receiver(crossing, self.form, words), crossing.number, crossing.source_index, net)
 
     def send(self, edge: str, unit: Egress, number: int, device: int, net: str) -> None:
         """A sender of what is on ``net``, to the device at this place."""

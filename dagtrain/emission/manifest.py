@@ -25,7 +25,7 @@ from hdl.link.format import LinkFormat
 from hdl.records import parse_json
 
 # raised whenever the meaning of the file changes
-MANIFEST_SCHEMA = 4
+MANIFEST_SCHEMA = 5
 MANIFEST = "manifest.json"
 # keys that are said only where there is something to say
 OPTIONAL = frozenset({"network_mhz", "state", "ethernet"})
@@ -310,6 +310,8 @@ class CrossingRecord:
     elements: int
     # that the receiver's FIFO holds: the credits of the sender
     words: int
+    # that it frees before it returns their credits
+    credit_batch: int
     # None: as they are
     coded: CodedRecord | None = None
 

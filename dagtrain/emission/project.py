@@ -16,7 +16,7 @@ from typing import Self
 from dagtrain.emission.design import ClusterDesign
 from dagtrain.emission.device import STATE_DUMP, STATE_LOAD, DeviceDesign
 from dagtrain.emission.ethernet import DevicePort
-from dagtrain.emission.links import Crossing
+from dagtrain.emission.links import Crossing, held_words
 from dagtrain.emission.manifest import (
     FILE_LIST,
     MANIFEST,
@@ -50,6 +50,7 @@ from hdl.convert.tools import LINT, lint_verilog, run_tool
 from hdl.convert.verilog import VerilogModule
 from hdl.link.ethernet.clocked import MAC_CLOCKS
 from hdl.link.ethernet.frame import Address
+from hdl.link.format import credit_batch
 
 # part of a cycle by which bits of a count that goes to another clock may arrive apart
 SKEW = 0.8
@@ -354,6 +355,7 @@ def _end(address: Address) -> EndRecord:
 
 def _crossing(crossing: Crossing, design: DeviceDesign) -> CrossingRecord:
     coding, bursts = crossing.coding, crossing.bursts(design.form.word_bits)
+    words = design.link_words[crossing.edge]
     return CrossingRecord(
         edge=crossing.edge,
         stream_number=crossing.number,
@@ -362,7 +364,8 @@ def _crossing(crossing: Crossing, design: DeviceDesign) -> CrossingRecord:
         kind=crossing.source.tensor.kind.value,
         element_bits=crossing.element_bits,
         elements=crossing.elements,
-        words=design.link_words[crossing.edge],
+        words=held_words(crossing, design.form, words),
+        credit_batch=credit_batch(words),
         coded=CodedRecord(coding.codec.drop, coding.codec.window, bursts.lanes) if coding and bursts else None,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
@@ -48,7 +49,7 @@ from dagtrain.passes.insert_relays import relay_of
 from dagtrain.passes.remote_memory import remote_memory
 from dagtrain.passes.replicate import NormSync, told
 from dagtrain.planning.balancing import Balancer, memory_share
-from dagtrain.planning.choices import plan_choices, relayed
+from dagtrain.planning.choices import plan_choices, queueing, relayed
 from dagtrain.planning.copying import Copier
 from dagtrain.planning.former import FormedPlan, Former, FormMissingError
 from dagtrain.planning.ladder import NoRoomError
@@ -237,6 +238,7 @@ def _told(workspace: Workspace, done: bool) -> StepResult:
         *_coded(workspace, plan),
         *_stores(plan, meta),
         *_relays(plan),
+        *_queues(plan),
         *meta["warnings"],
         *(() if meta["finished"] else ("the search was ended early: the same command goes on from this plan",)),
     )
@@ -355,6 +357,13 @@ def _relays(plan: Plan) -> list[str]:
     """What a user should know of relays."""
     edges = relayed(plan_choices(plan))
     return [f"relays: so that hops are equal, {', '.join(edges)} go by way of another device"] if edges else []
+
+
+def _queues(plan: Plan) -> list[str]:
+    """What a user should know of words that wait at senders."""
+    counts = Counter(words for rooms in queueing(plan_choices(plan)).values() for _, words in rooms)
+    several = " and ".join(f"{words} words of each of {count} streams" for words, count in sorted(counts.items()))
+    return [f"full ports: {several} may wait at their senders"] if counts else []
 
 
 def _earlier(workspace: Workspace, problem: str) -> PlaceRecord | None:

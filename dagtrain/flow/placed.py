@@ -21,6 +21,7 @@ from dagtrain.passes.replicate import NormSync, copies_from_json, copies_to_json
 from dagtrain.planning.choices import Pace, folded_graph, plan_pace
 from dagtrain.planning.former import FormedPlan
 from dagtrain.planning.levels import never_idle_fps
+from dagtrain.planning.queues import edges_that_wait, ends_of
 from dagtrain.planning.rate import wired
 from dagtrain.planning.results import Planned, Searched, Start
 from dagtrain.rates import rate_text
@@ -178,15 +179,20 @@ def _warnings(laid: Wired, plan: Plan, needed: int) -> list[str]:
 
 
 def _full_ports(laid: Wired, frame_cycles: float) -> Iterator[str]:
-    """That turns at ports may cost what a pace of so many cycles does not know of."""
-    shares = {end: cycles / frame_cycles for end, cycles in busy_ports(laid.graph, laid.hops).items()}
+    """That turns at ports may cost what a pace of so many cycles does not know of: of streams whose words have no room
+    to wait."""
+    graph, hops = laid.graph, laid.hops
+    waiting = [edge for edge in edges_that_wait(laid, frame_cycles) if edge not in graph.queued]
+    passed = {end for edge in waiting for end in ends_of(hops[edge])}
+    shares = {end: cycles / frame_cycles for end, cycles in busy_ports(graph, hops).items() if end in passed}
     full = sorted((end for end, share in shares.items() if share > FULL_PORT), key=lambda end: (-shares[end], str(end)))
     if len(full) > 1:
         shown = ", ".join(f"{_port_name(end)} {shares[end]:.1%}" for end in full[:SHOWN_PORTS])
         yield (
             f"warning: {len(full)} ports have words in over {FULL_PORT:.0%} of a frame's time ({shown}"
-            f"{', …' if len(full) > SHOWN_PORTS else ''}): streams wait for one another there, and training may be "
-            "some per cent slower than told; `dagtrain simulate --level fast` says how fast it is"
+            f"{', …' if len(full) > SHOWN_PORTS else ''}): streams wait for one another there, memories have no room "
+            f"for the words of {len(waiting)} of them, and training may be some per cent slower than told; "
+            "`dagtrain simulate --level fast` says how fast it is"
         )
 
 

@@ -143,6 +143,8 @@ class Graph:
     parameters: Mapping[str, FloatArray] = field(default_factory=dict)
     # what an earlier training left beside the weights, by node and name (`Meaning.carried`)
     carried: Mapping[str, Mapping[str, FloatArray]] = field(default_factory=dict)
+    # edge -> words that may wait at its sender, where it crosses the network
+    queued: Mapping[str, int] = field(default_factory=dict)
 
     def initial(self, node: Node) -> dict[str, FloatArray]:
         """What `Meaning.start` takes for a node."""

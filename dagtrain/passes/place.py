@@ -12,5 +12,12 @@ from dagtrain.passes.apply import graph_pass
 def place(graph: Graph, placed: Mapping[str, str], devices: Sequence[str]) -> PlacedGraph:
     """The folded graph on ``devices``, of which the first has the host's port; ``placed`` maps every node to one."""
     return PlacedGraph(
-        graph.name, graph.nodes, graph.recipe, graph.parameters, graph.carried, tuple(devices), dict(placed)
+        graph.name,
+        graph.nodes,
+        graph.recipe,
+        graph.parameters,
+        graph.carried,
+        graph.queued,
+        tuple(devices),
+        dict(placed),
     )

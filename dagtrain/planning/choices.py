@@ -24,6 +24,7 @@ from dagtrain.passes.insert_relays import with_relays_on
 from dagtrain.passes.memory_home import move_memories
 from dagtrain.passes.multiply_constants import multiply_constants
 from dagtrain.passes.plain_links import plain_links
+from dagtrain.passes.queue_words import Room, queue_words
 from dagtrain.passes.share_weights import share_weights
 from dagtrain.planning.clocks import plan_periods
 from hdl.dram.axi import AxiFormat
@@ -56,6 +57,8 @@ class Choice:
     dealt: tuple[int, ...] = ()
     # whether links carry what it makes as it is, though a codec has left few bits of it
     plain: bool = False
+    # sources, each with words that may wait at its sender
+    queued: tuple[Room, ...] = ()
 
     def __post_init__(self) -> None:
         if self.dealt and (len(self.dealt) != len(self.fifos) or min(self.dealt) < 1):
@@ -75,6 +78,7 @@ class Choice:
             memory, lent = {Home.ON_CHIP: [], Home.PARKED: ["next weights"], Home.DRAM: ["memory"]}[self.memory], ""
         outside = [*memory, *(f"{sink} dealt to {parts}" if parts > 1 else sink for sink, parts in self.parts.items())]
         how = (" multiplied" if self.multiplied else "") + (" plain" if self.plain else "")
+        how += "".join(f" {words} words of {source} queued" for source, words in self.queued)
         return f"T{self.cycles}{lent}{how}" + (f" DRAM: {', '.join(outside)}" if outside else "")
 
     def to_payload(self) -> str:
@@ -83,8 +87,9 @@ class Choice:
         multiplied = {"multiplied": True} if self.multiplied else {}
         dealt = {"dealt": self.dealt} if self.dealt else {}
         plain = {"plain": True} if self.plain else {}
+        queued = {"queued": self.queued} if self.queued else {}
         place = {"cycles": self.cycles, "memory": self.memory.value, "fifos": self.fifos}
-        return json.dumps({**place, **relay, **multiplied, **dealt, **plain})
+        return json.dumps({**place, **relay, **multiplied, **dealt, **plain, **queued})
 
     @classmethod
     def from_payload(cls, text: str) -> Choice:
@@ -188,13 +193,18 @@ def uncoded(choices: Mapping[str, Choice]) -> tuple[str, ...]:
     return tuple(name for name, choice in choices.items() if choice.plain)
 
 
+def queueing(choices: Mapping[str, Choice]) -> dict[str, tuple[Room, ...]]:
+    """Node -> its sources of which words may wait at their senders, and how many."""
+    return {name: choice.queued for name, choice in choices.items() if choice.queued}
+
+
 @graph_pass(Stage.STREAMING, Stage.STREAMING)
 def chosen_graph(graph: Graph, choices: Mapping[str, Choice]) -> Graph:
     """The training graph with the relays that the choices know of, the memories of layers where they put them,
-    products by constants, and values of a codec on links as they say."""
+    products by constants, values of a codec on links, and words at senders as they say."""
     shared = share_weights.run(with_relays_on(graph, relayed(choices)), borrowing(choices))
     moved = plain_links.run(move_memories.run(shared, memory_homes(choices)), uncoded(choices))
-    return multiply_constants.run(moved, multiplying(choices))
+    return queue_words.run(multiply_constants.run(moved, multiplying(choices)), queueing(choices))
 
 
 def folded_graph(graph: Graph, plan: Plan) -> Graph:

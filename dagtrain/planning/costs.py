@@ -246,6 +246,7 @@ class LevelCosts:
         choice = Choice(
             cycles=self._fold_cycles(node), memory=memory, fifos=tuple(fifos), relay_on=relay_on,
             multiplied=multiplies(layer), dealt=dealt, plain=is_plain(layer),
+            queued=self.links.queued(node),
         )  # fmt: skip
         return Offer(choice, layer, tuple(pieces), sizes, self.tiles.get(node.name), busy)
 

@@ -27,8 +27,9 @@ from dagtrain.emission.links import (
     receiving_units,
     sending_units,
 )
-from dagtrain.graph.ir import Graph, Role
+from dagtrain.graph.ir import Graph, Node, Role
 from dagtrain.passes.place import place
+from dagtrain.passes.queue_words import Room
 from dagtrain.schedule.buffers import PER_BATCH_BEATS, REGISTER_BEATS, burst_elements, frame_inputs
 from hdl.costs.estimate import Contents
 from hdl.costs.resources import Usage, fit
@@ -172,6 +173,11 @@ class LinkCosts:
     def delays(self) -> dict[str, int]:
         """Crossing edge -> cycles under way."""
         return allowed_cycles(tuple(self.crossings.values()), self.network_cycles, self.routing)
+
+    def queued(self, node: Node) -> tuple[Room, ...]:
+        """Sources of a node with words that may wait at their senders."""
+        found = [(source, self.crossings[edge]) for source, edge in node.outputs.items() if edge in self.crossings]
+        return tuple((source, crossing.queued) for source, crossing in found if crossing.queued)
 
     def behind(self, edge: str, sink: Port, beats: int, stored: bool, cycles: int) -> int:
         """Beats of the FIFO behind the receiver of an edge that crosses (`receiver_beats`)."""

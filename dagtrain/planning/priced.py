@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dagtrain.planning.choices import Choice
+from dagtrain.planning.choices import Choice, plan_choices
 from hdl.costs.resources import Usage
+from hdl.errors import InfeasibleError, Problem
 from hdl.layers.storage import Home
 from hdl.link.format import LinkFormat
+from placement.problem.cluster import Cluster
 from placement.problem.instance import Configuration
+from placement.problem.plan import Plan
 
 # no node has its memory elsewhere
 ON_CHIP: Mapping[str, Home] = {}
@@ -55,3 +59,41 @@ def level_key(
 ) -> tuple[Any, ...]:
     """What the prices of a level depend on."""
     return cycles, *(frozenset(part.items()) if part else None for part in (homes, assignment, folds)), free
+
+
+def check_memories(plan: Plan, level: PricedLevel, cluster: Cluster) -> None:
+    """Raises `InfeasibleError` when what lies in a device's DRAM is larger than it, or it has too few MLABs."""
+    # by device and channel
+    dram: Counter[tuple[str, int]] = Counter()
+    mlabs: Counter[str] = Counter()
+    parts = {device.name: device.board.part for device in cluster.devices}
+    for device in cluster.devices:
+        mlabs[device.name] = device.board.dram_channels * level.reserved[device.board.part.name].mlab
+    choices = plan_choices(plan)
+    for item in plan.items:
+        sizes = level.dram_bytes[item.item, choices[item.item]]
+        for channel, size in zip(item.dram_channels or [0] * len(sizes), sizes, strict=True):
+            dram[item.device, channel] += size
+        mlabs[item.device] += level.mlabs[item.item, choices[item.item], parts[item.device].name]
+    problems = [
+        Problem(
+            f"{device.name} would hold {size:,} bytes in DRAM{where} and has {room:,}",
+            "raise dram_gbyte or add devices",
+        )
+        for device in cluster.devices
+        for channel in range(device.board.dram_channels)
+        for room in [device.board.dram_bytes // device.board.dram_channels]
+        for size in [dram[device.name, channel]]
+        for where in [f" channel {channel}" if device.board.dram_channels > 1 else ""]
+        if size > room
+    ]
+    problems += [
+        Problem(
+            f"{name} would need {mlabs[name]:,} memories made of logic and has {part.lut_memory.blocks:,}",
+            "add devices",
+        )
+        for name, part in parts.items()
+        if mlabs[name] > part.lut_memory.blocks
+    ]
+    if problems:
+        raise InfeasibleError.listing(plan.instance, problems)

@@ -21,13 +21,13 @@ from dagtrain.planning.carry import places_of, reserving, taking_more
 from dagtrain.planning.choices import Pace, memory_homes, plan_choices, plan_pace
 from dagtrain.planning.clocks import folds_at, paces, periods_of
 from dagtrain.planning.levels import LEAST_RATIO, slower
-from dagtrain.planning.priced import ON_CHIP, PricedLevel
-from dagtrain.planning.rate import with_rate
+from dagtrain.planning.priced import ON_CHIP, PricedLevel, check_memories
+from dagtrain.planning.queues import differ_in_room_alone, edges_that_wait, sources_of, with_room
+from dagtrain.planning.rate import wired, with_rate
 from dagtrain.planning.results import Found, Planned, faster, with_binding, with_bound
 from dagtrain.planning.searcher import Searcher
-from hdl.errors import DagtrainError, FoldingError, InfeasibleError, OutOfTimeError, Problem
+from hdl.errors import DagtrainError, FoldingError, InfeasibleError, OutOfTimeError
 from hdl.layers.storage import Home
-from placement.problem.cluster import Cluster
 from placement.problem.deadline import Ended
 from placement.problem.instance import Configuration, Link
 from placement.problem.plan import PlacedItem, Plan
@@ -213,11 +213,43 @@ class Realiser:
         found: Plan | None = None,
         explain: bool = True,
     ) -> Planned:
-        """The plan of a given placement with links priced in; the bound of ``found`` is kept.
+        """The plan of a given placement with links priced in, and room for words at senders where ports are full; the
+        bound of ``found`` is kept.
 
         ``folds``: node -> cycles a frame of its device that it is folded for.
         ``homes``: where memories of nodes lie at first that aren't on chip; the plan may say otherwise.
         ``explain``: whether an `InfeasibleError` is to name the constraints at fault."""
+        problem = self.searcher.problem
+        held = self._with_room(self._without_room(assignment, folds, homes, explain=explain))
+        self.searcher.time.deadline.check()
+        bounded = held.plan if found is None else with_bound(held.plan, found)
+        return replace(held, plan=with_rate(bounded, problem.graph, problem.cluster))
+
+    def _with_room(self, held: Planned) -> Planned:
+        """The placement with room for words at senders where it needs that, as far as what it leaves free allows."""
+        plan, problem = held.plan, self.searcher.problem
+        laid = wired(plan, problem.graph, problem.cluster)
+        waiting = edges_that_wait(laid, plan.cycles_per_frame)
+        rooms = with_room(waiting, laid, plan, self.searcher.prices.estimator)
+        places, folds, homes = places_of(plan), plan_pace(plan).folds, memory_homes(plan_choices(plan))
+        while rooms:
+            searcher = self.searcher.queueing(sources_of(rooms, problem.graph))
+            try:
+                made = Realiser(searcher)._without_room(places, folds, homes, explain=False)
+            except Ended:
+                break
+            except (InfeasibleError, OutOfTimeError, FoldingError):
+                made = None
+            if made is not None and differ_in_room_alone(made.plan, plan):
+                return made
+            # packed together, circuits may take a little more than one by one
+            rooms = dict([*rooms.items()][: len(rooms) // 2])
+        return held
+
+    def _without_room(
+        self, assignment: Mapping[str, str], folds: Mapping[str, int], homes: Mapping[str, Home], *, explain: bool
+    ) -> Planned:
+        """As `fixed`, of the graph as it is; without the rate of training."""
         problem, prices, deadline = self.searcher.problem, self.searcher.prices, self.searcher.time.deadline
         options = replace(problem.search, time_limit_seconds=None, explain=explain)
         for free in [True] * HOME_ROUNDS + [False]:
@@ -230,10 +262,8 @@ class Realiser:
             if wanted == homes:
                 break
             homes = wanted
-        _check_memories(plan, level, problem.cluster)
-        deadline.check()
-        bounded = plan if found is None else with_bound(plan, found)
-        return Planned(with_rate(bounded, problem.graph, problem.cluster), instance)
+        check_memories(plan, level, problem.cluster)
+        return Planned(plan, instance)
 
 
 def _first(error: DagtrainError) -> str:
@@ -252,41 +282,3 @@ def _built(level: PricedLevel, item: PlacedItem, part: str) -> Configuration | N
     """What is built of an item, as it costs at a level."""
     menu = level.offers[item.item].get(part, ())
     return next((configuration for configuration in menu if configuration.payload == item.payload), None)
-
-
-def _check_memories(plan: Plan, level: PricedLevel, cluster: Cluster) -> None:
-    """Raises `InfeasibleError` when what lies in a device's DRAM is larger than it, or it has too few MLABs."""
-    # by device and channel
-    dram: Counter[tuple[str, int]] = Counter()
-    mlabs: Counter[str] = Counter()
-    parts = {device.name: device.board.part for device in cluster.devices}
-    for device in cluster.devices:
-        mlabs[device.name] = device.board.dram_channels * level.reserved[device.board.part.name].mlab
-    choices = plan_choices(plan)
-    for item in plan.items:
-        sizes = level.dram_bytes[item.item, choices[item.item]]
-        for channel, size in zip(item.dram_channels or [0] * len(sizes), sizes, strict=True):
-            dram[item.device, channel] += size
-        mlabs[item.device] += level.mlabs[item.item, choices[item.item], parts[item.device].name]
-    problems = [
-        Problem(
-            f"{device.name} would hold {size:,} bytes in DRAM{where} and has {room:,}",
-            "raise dram_gbyte or add devices",
-        )
-        for device in cluster.devices
-        for channel in range(device.board.dram_channels)
-        for room in [device.board.dram_bytes // device.board.dram_channels]
-        for size in [dram[device.name, channel]]
-        for where in [f" channel {channel}" if device.board.dram_channels > 1 else ""]
-        if size > room
-    ]
-    problems += [
-        Problem(
-            f"{name} would need {mlabs[name]:,} memories made of logic and has {part.lut_memory.blocks:,}",
-            "add devices",
-        )
-        for name, part in parts.items()
-        if mlabs[name] > part.lut_memory.blocks
-    ]
-    if problems:
-        raise InfeasibleError.listing(plan.instance, problems)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from dagtrain.passes.queue_words import Room, queue_words
 from dagtrain.passes.replicate import copies_of_nodes
 from dagtrain.planning.any_bound import AnyBound
 from dagtrain.planning.best import Best
@@ -70,6 +71,10 @@ class Searcher:
     def without_relays(self, edges: Collection[str]) -> Searcher:
         """Of the graph without the relays on these edges, likewise."""
         return self._anew(self.problem.without_relays(edges))
+
+    def queueing(self, sources: Mapping[str, Collection[Room]]) -> Searcher:
+        """Of the graph in which so many words of these sources, by node, may wait at their senders, likewise."""
+        return self._anew(replace(self.problem, graph=queue_words.run(self.problem.graph, sources)))
 
     def _anew(self, problem: Problem) -> Searcher:
         """One that prices a problem anew, for the same best plan."""

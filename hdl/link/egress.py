@@ -13,6 +13,7 @@ from hdl.memory import address_width
 from hdl.signals import Bits, ClockReset, Instances
 from hdl.stream import Stream
 from hdl.streams.counter import counter
+from hdl.streams.fifo import queue, queue_latency
 from hdl.streams.pipes import Policy, pipe
 from hdl.streams.width import width_adapter
 
@@ -29,6 +30,8 @@ class Egress(LinkEnd):
     credit_cycles: ClassVar[int] = 2
     # words that the receiver's FIFO holds
     credits: int
+    # words that may wait for credits and for their turn at the port, beside the two of the stages around the gate
+    queued: int = 0
 
     @property
     def streams(self) -> Mapping[str, int]:
@@ -42,7 +45,7 @@ class Egress(LinkEnd):
     @property
     def latency_cycles(self) -> int:
         """From the last beat of a word to the word, if there is a credit."""
-        return adapter_cycles(self.lanes, self.per_word) + 1
+        return adapter_cycles(self.lanes, self.per_word) + queue_latency(self.queued) + 1
 
     def build(self, domain: ClockReset, streams: Mapping[str, Stream]) -> Instances:
         """See the base class."""
@@ -55,7 +58,8 @@ def link_egress(
     domain: ClockReset, number: Bits, device: Bits, x: Stream, credits: Stream, y: Stream, *, unit: Egress
 ) -> Instances:
     """See `Egress`.  Cost: the width adapter, a stage of a word, one of a word or of a beat of ``x`` if that is less,
-    counters.  Latency: that of the adapter + 1.  ``x.ready`` does not depend on ``y.ready`` in the same cycle.
+    counters, a FIFO of the words that are queued.  Latency: those of the adapter and of the FIFO + 1.  ``x.ready`` does
+    not depend on ``y.ready`` in the same cycle.
 
     Ports:
         number: in, as wide as the field "stream", constant.
@@ -66,11 +70,13 @@ def link_egress(
     """
     form = unit.format
     entered, packed = Stream(x.width), Stream(unit.per_word * unit.element_bits)
+    waiting = Stream(packed.width) if unit.queued else packed
     word = Stream(form.payload_bits)
     # ready is cut where that takes the fewest registers
     early = x.width <= form.payload_bits
     door = pipe(domain, x, entered, policy=Policy.S2M if early else Policy.NONE)
     adapter = width_adapter(domain, entered, packed, element_bits=unit.element_bits, flush_every=unit.elements)
+    queued = queue(domain, packed, waiting, depth=unit.queued) if unit.queued else []
     stage = pipe(domain, word, y, policy=Policy.M2S if early else Policy.FULL)
     final, most = unit.final, unit.credits
     position = Signal(intbv(0)[address_width(unit.words) :])
@@ -87,7 +93,7 @@ def link_egress(
 
     @always_comb
     def header() -> None:
-        word.payload.next[data_bits:0] = packed.payload
+        word.payload.next[data_bits:0] = waiting.payload
         word.payload.next[last_at] = last
         word.payload.next[stream_at:sequence_at] = order
         word.payload.next[credit_at:stream_at] = number
@@ -102,9 +108,9 @@ def link_egress(
 
     @always_comb
     def handshake() -> None:
-        word.valid.next = packed.valid and may_send
-        packed.ready.next = word.ready and may_send
-        fire.next = packed.valid and word.ready and may_send
+        word.valid.next = waiting.valid and may_send
+        waiting.ready.next = word.ready and may_send
+        fire.next = waiting.valid and word.ready and may_send
 
     @always(domain.clk.posedge)
     def credit_in() -> None:
@@ -125,4 +131,4 @@ def link_egress(
         if domain.rst:
             credit.next = most
 
-    return door, adapter, stage, places, sequence, header, gate, handshake, credit_in, step
+    return door, adapter, queued, stage, places, sequence, header, gate, handshake, credit_in, step

@@ -33,14 +33,23 @@ class Ingress(LinkEnd):
     credit_cycles: ClassVar[int] = 2
     # words that the FIFO, or the region of the pool, holds: the credits of the sender
     depth: int
+    # of them, those beyond what credits are batched for: room that its memory has anyway
+    spare: int = 0
     pooled: bool = False
 
     def __post_init__(self) -> None:
         bits = min(self.format.word_bits, COUNT_BITS)
-        if self.depth < 2 or credit_batch(self.depth) >> bits:
+        if not 0 <= self.spare <= self.depth - 2 or self.batch >> bits:
+            spared = f" with {self.spare} to spare" if self.spare else ""
             raise ValueError(
                 f"a link FIFO needs at least 2 words, and credits that {bits} bits can count, not {self.depth} words"
+                f"{spared}"
             )
+
+    @property
+    def batch(self) -> int:
+        """Words that it frees before it returns their credits in one credit word."""
+        return credit_batch(self.depth - self.spare)
 
     @property
     def streams(self) -> Mapping[str, int]:
@@ -100,7 +109,7 @@ def link_ingress(
     fifo = wire(domain, arriving, waiting) if unit.pooled else queue(domain, arriving, waiting, depth=unit.depth)
     taken = Stream(used)
     adapter = width_adapter(domain, taken, y, element_bits=unit.element_bits, flush_every=unit.elements)
-    final, batch, depth = unit.final, credit_batch(unit.depth), unit.depth
+    final, batch, depth = unit.final, unit.batch, unit.depth
     may_wait = unit.pooled
     others = batch - 1
     # freed words whose credits have not gone back; never above depth while the sender spends only what it has
