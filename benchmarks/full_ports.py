@@ -2,11 +2,13 @@
 
     python -m benchmarks.full_ports                                     # a small residual network on four boards
     python -m benchmarks.full_ports --plan build/networks/resnet50-32   # a plan, with ports as full as it has them
+    python -m benchmarks.full_ports --plan … --without-room             # … with senders as small as can be
     python -m benchmarks.full_ports --plan … --rooms 1 5                # with some of the rooms alone, by number
 
 A plan counts the words that pass a port in a frame's time, and takes a port that has time for all of them to let them
 pass when they come.  Streams that meet there take turns, though, and what waits for its turn holds its engine up: of an
-engine that works all the time, for good.  Room in front of senders' ports and behind receivers takes that up.
+engine that works all the time, for good.  Room in front of senders' ports and behind receivers takes that up, and plans
+have it there (`dagtrain.planning.queues`).
 """
 
 from __future__ import annotations
@@ -24,14 +26,14 @@ from benchmarks.beside_paper import print_table, with_table
 from benchmarks.fpdeep import PART
 from benchmarks.networks import ROOT
 from dagtrain.files import write_text
-from dagtrain.flow.placed import load_plan
-from dagtrain.flow.simulate_step import simulated
+from dagtrain.flow.placed import load_placed_graph, load_plan, load_plan_cluster
+from dagtrain.flow.simulate_step import plan_in_bench
 from dagtrain.flow.workspace import Workspace
 from dagtrain.graph.builder import GraphBuilder
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.insert_forks import insert_forks
-from dagtrain.planning.choices import cluster_dram
+from dagtrain.planning.choices import Choice, cluster_dram
 from dagtrain.planning.rate import wired_graph
 from dagtrain.schedule.batch_time import busy_ports, slowest_engine
 from dagtrain.schedule.network import SENDER_WORDS
@@ -67,7 +69,7 @@ class Room:
 
 
 ROOMS = (
-    Room("as built"),
+    Room("as planned"),
     Room("receivers fill their memories", filled=True),
     Room("32 words at senders", sender=32),
     Room("both", sender=32, filled=True),
@@ -85,13 +87,16 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--rooms", type=int, nargs="+", choices=numbers, default=[*numbers], help="which; all if not said"
     )
+    parser.add_argument("--without-room", action="store_true", help="of a plan, as if no words could wait at senders")
     parser.add_argument("--write", action="store_true", help=f"the table of the small network into {DOCS.name}")
     options = parser.parse_args(words)
     if options.write and (options.plan is not None or options.rooms != [*numbers]):
         parser.error("--write is of the small network with all rooms: leave --plan and --rooms away")
+    if options.without_room and options.plan is None:
+        parser.error("--without-room is of a plan: say --plan")
     rooms = [ROOMS[number - 1] for number in options.rooms]
     if options.plan is not None:
-        told = of_plan(options.plan, rooms, options.frames)
+        told = of_plan(options.plan, rooms, options.frames, without_room=options.without_room)
         heads = ["room", "cycles a frame", "of the plan's"]
     else:
         told = of_small(rooms, options.frames)
@@ -116,13 +121,20 @@ def of_small(rooms: Sequence[Room], frames: int) -> Iterator[list[str]]:
         yield [room.name, *(f"{round(share, 3) + 0:.1%}" for share in longer)]
 
 
-def of_plan(folder: Path, rooms: Sequence[Room], frames: int) -> Iterator[list[str]]:
-    """Of a plan."""
+def of_plan(folder: Path, rooms: Sequence[Room], frames: int, *, without_room: bool = False) -> Iterator[list[str]]:
+    """Of a plan; ``without_room``: as if its senders had none."""
     workspace = Workspace(folder)
-    laid, planned = simulated(workspace, WORDS_CYCLES), load_plan(workspace).cycles_per_frame
+    graph, plan, cluster = load_placed_graph(workspace), load_plan(workspace), load_plan_cluster(workspace)
+    items = [replace(item, payload=unqueued(item.payload) if without_room else item.payload) for item in plan.items]
+    laid = plan_in_bench(replace(plan, items=tuple(items)), graph, cluster, WORDS_CYCLES)
     for room in rooms:
         cycles = pace(with_room(laid, room), frames)
-        yield [room.name, f"{cycles:,.0f}", f"{cycles / planned:.1%}"]
+        yield [room.name, f"{cycles:,.0f}", f"{cycles / plan.cycles_per_frame:.1%}"]
+
+
+def unqueued(payload: str) -> str:
+    """What a plan builds of a node, without room for words at its senders."""
+    return replace(Choice.from_payload(payload), queued=()).to_payload()
 
 
 def small() -> Wired:

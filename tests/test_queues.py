@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import families
+from benchmarks import families, full_ports
 from benchmarks.simulate_fast import cluster_of
 from dagtrain.cosim.compare import ClusterRun
 from dagtrain.cosim.simulator import Simulator
@@ -284,6 +284,13 @@ def test_where_a_plan_does_not_hold_with_all_the_room_half_of_it_is_tried(
     assert less.graph.queued.keys() == set(edges_that_wait(laid, PACE)[: count // 8])
 
 
+def test_only_a_plan_can_be_without_room(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        full_ports.main(["--without-room"])
+    assert ended.value.code == 2
+    assert "--without-room is of a plan: say --plan" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_commands_plan_emit_and_simulate_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quick_costs(monkeypatch)
@@ -297,6 +304,14 @@ def test_commands_plan_emit_and_simulate_it(tmp_path: Path, monkeypatch: pytest.
         if words == ("place",):
             said = r"^  full ports: 512 words of each of \d+ streams may wait at their senders$"
             assert re.search(said, outcome.out, re.MULTILINE)
+    as_planned, larger = full_ports.ROOMS[0], full_ports.Room("larger", sender=600)
+    seen: list[set[int]] = []
+    monkeypatch.setattr(
+        full_ports, "pace", lambda laid, _: seen.append({h.sender_words for h in laid.hops.values()}) or 7
+    )
+    for without in (False, True):
+        assert len([*full_ports.of_plan(case.out, [as_planned, larger], 4, without_room=without)]) == 2
+    assert seen == [{SENDER_WORDS, SENDER_WORDS + 512}, {600}, {SENDER_WORDS}, {600}]
     for level in ("fast", "exact"):
         outcome = case.step("simulate", "--level", level, "--batches", "2")
         assert outcome.code == 0, outcome.error

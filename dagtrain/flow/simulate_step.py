@@ -23,6 +23,7 @@ from dagtrain.flow.records import SimulationRecord
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.tools import SIMULATORS, require_tools
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
+from dagtrain.graph.ir import Graph
 from dagtrain.planning.choices import folded_graph
 from dagtrain.planning.rate import wired
 from dagtrain.progress import Progress
@@ -32,6 +33,8 @@ from dagtrain.simulate.fast import simulate_fast
 from dagtrain.simulate.result import HZ_PER_MHZ, Level, Simulation
 from hdl.errors import DagtrainError
 from hdl.simulate.models.link import LEAST_LATENCY
+from placement.problem.cluster import Cluster
+from placement.problem.plan import Plan
 
 RESULT = "simulate.json"
 # share of cycles in which hosts and network of the exact level stall, if nothing is said
@@ -124,7 +127,12 @@ def _by_events(workspace: Workspace, options: SimulateOptions, progress: Progres
 
 def simulated(workspace: Workspace, latency_cycles: int) -> Wired:
     """The plan as the fast level simulates it, with so many cycles from port to port."""
-    graph, plan, cluster = load_placed_graph(workspace), load_plan(workspace), load_plan_cluster(workspace)
+    placed = load_plan(workspace), load_placed_graph(workspace), load_plan_cluster(workspace)
+    return plan_in_bench(*placed, latency_cycles)
+
+
+def plan_in_bench(plan: Plan, graph: Graph, cluster: Cluster, latency_cycles: int) -> Wired:
+    """A plan with the network of the exact level, so many cycles from port to port."""
     under_way = latency_cycles
     if cluster.routing is None:
         # through the switch, with the merges of most of its ways, as in the bench of the exact level
