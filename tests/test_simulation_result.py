@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dagtrain.flow.simulate_step import FEW_FRAMES, _full, _unsteady
+from dagtrain.flow.simulate_step import FEW_FRAMES, STEADY_DRIFT, _full, _unsteady
 from dagtrain.simulate.result import (
     BatchWork,
     Binding,
@@ -75,6 +75,7 @@ def test_the_pace_with_every_engine_at_work_is_that_of_the_slowest() -> None:
         first_frame=1,
         last_frame=4,
         cycles_per_frame=120,
+        drift=0.0,
         idle=1 - (1200 + 680) / (10 * 300),
         idle_by_device={"a": 1 - 1200 / (6 * 300), "b": 1 - 680 / (4 * 300)},
     )
@@ -86,6 +87,15 @@ def test_the_pace_with_every_engine_at_work_is_that_of_the_slowest() -> None:
     ended = full_work([fast, replace(slow, spans=slow.spans[:3])], works, results, {"c": 1.0, "s": 0.5})
     assert ended is not None
     assert ended.last_frame == 3
+    # of an odd count the later half is the larger
+    slower = full_work([fast, slow], works, (100, 200, 300, 420, 530, 600), {"c": 1.0, "s": 1.0})
+    assert slower is not None
+    assert (slower.first_frame, slower.last_frame) == (1, 4)
+    assert slower.drift == pytest.approx(0.15)
+    # of one interval nothing is told
+    one = full_work([fast, slow], works, (100, 200, 400, 560, 600, 700), {"c": 1.0, "s": 1.0})
+    assert one is not None
+    assert one.drift is None
     idle = replace(slow, spans=())
     assert full_work([fast, idle], works, results, {"c": 1.0, "s": 1.0}) is None
     late = replace(slow, spans=(Span(410, 510),))
@@ -180,8 +190,24 @@ def test_the_record_has_everything_with_what_follows_from_it() -> None:
     ("frames", "batch", "few"), [(FEW_FRAMES - 1, 256, True), (FEW_FRAMES, 256, False), (3, 14, False)]
 )
 def test_a_pace_of_few_frames_is_told_as_what_it_is(frames: int, batch: int, few: bool) -> None:
-    full = {"first_frame": 8, "last_frame": 8 + frames, "cycles_per_frame": 100_000, "idle": 0.25}
+    full = {"first_frame": 8, "last_frame": 8 + frames, "cycles_per_frame": 100_000, "drift": 0.0, "idle": 0.25}
     lines = [*_full({"full": full, "clock_mhz": 200.0, "frame_cycles": [0] * 14, "batch": batch})]
     assert lines[0].startswith(f"with every engine at work, {frames} frames behind frame 9: 2,000 frames/s")
     assert len(lines) == 1 + few
     assert not few or lines[1].endswith("`--frames 20` tells more")
+
+
+@pytest.mark.parametrize(
+    ("drift", "told", "said"),
+    [
+        (0.0637, 64, ": the later half of these frames came 6.4% slower than the earlier; `--frames 128` tells more"),
+        (-0.02, 200, ": the later half of these frames came 2.0% faster than the earlier; `--frames 256` tells more"),
+        (0.0637, 256, ": the later half of these frames came 6.4% slower than the earlier"),
+        (STEADY_DRIFT, 64, None),
+        (-STEADY_DRIFT, 64, None),
+    ],
+)
+def test_a_pace_inside_a_batch_that_changes_is_told(drift: float, told: int, said: str | None) -> None:
+    full = {"first_frame": 5, "last_frame": 62, "cycles_per_frame": 100_000, "drift": drift, "idle": 0.25}
+    lines = [*_full({"full": full, "clock_mhz": 200.0, "frame_cycles": [0] * told, "batch": 256})]
+    assert lines[1:] == ([] if said is None else [f"that pace is not steady{said}"])

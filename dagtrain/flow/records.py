@@ -273,6 +273,8 @@ class FullRecord(TypedDict):
     first_frame: Count
     last_frame: Count
     cycles_per_frame: float
+    # how much longer frames take in the later half of them than in the earlier, as a share; None of fewer than three
+    drift: float | None
     # multipliers of the cluster, and of each board
     idle: float
     idle_by_device: dict[str, float]

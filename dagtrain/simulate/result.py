@@ -127,6 +127,9 @@ class FullWork:
     last_frame: int
     # mean, of the results or of the engine that is slowest meanwhile: what is in front of it runs ahead for a while
     cycles_per_frame: float
+    # how much longer a frame takes in the later half of them than in the earlier, as a share, by the results: away from
+    # 0 while FIFOs between engines of unlike paces fill.  None of fewer than two intervals
+    drift: float | None
     # 1 - busy multiplier cycles / (multipliers * cycles), of the cluster and of each board
     idle: float
     idle_by_device: Mapping[str, float]
@@ -164,9 +167,20 @@ def full_work(
         first_frame=first,
         last_frame=last,
         cycles_per_frame=max(intervals),
+        drift=_drift(results[first : last + 1]),
         idle=1 - busy.total() / (there.total() * cycles),
         idle_by_device={device: 1 - busy[device] / (count * cycles) for device, count in there.items()},
     )
+
+
+def _drift(results: Sequence[int]) -> float | None:
+    """How much longer the later half of the intervals between these cycles are than the earlier, in the mean."""
+    count = len(results) - 1
+    if count < 2:
+        return None
+    half = count // 2
+    before, later = (results[half] - results[0]) / half, (results[-1] - results[half]) / (count - half)
+    return later / before - 1
 
 
 @dataclass(frozen=True, kw_only=True)
