@@ -187,10 +187,11 @@ def test_the_record_has_everything_with_what_follows_from_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("frames", "batch", "few"), [(FEW_FRAMES - 1, 256, True), (FEW_FRAMES, 256, False), (3, 14, False)]
+    ("frames", "batch", "drift", "few"),
+    [(1, 256, None, True), (FEW_FRAMES - 1, 256, 0.5, True), (FEW_FRAMES, 256, 0.0, False), (3, 14, 0.5, False)],
 )
-def test_a_pace_of_few_frames_is_told_as_what_it_is(frames: int, batch: int, few: bool) -> None:
-    full = {"first_frame": 8, "last_frame": 8 + frames, "cycles_per_frame": 100_000, "drift": 0.0, "idle": 0.25}
+def test_a_pace_of_few_frames_is_told_as_what_it_is(frames: int, batch: int, drift: float | None, few: bool) -> None:
+    full = {"first_frame": 8, "last_frame": 8 + frames, "cycles_per_frame": 100_000, "drift": drift, "idle": 0.25}
     lines = [*_full({"full": full, "clock_mhz": 200.0, "frame_cycles": [0] * 14, "batch": batch})]
     assert lines[0].startswith(f"with every engine at work, {frames} frames behind frame 9: 2,000 frames/s")
     assert len(lines) == 1 + few

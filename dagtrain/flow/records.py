@@ -304,7 +304,7 @@ class SimulationRecord(Versioned):
     nodes: list[NodeWorkRecord]
     cables: list[CableWorkRecord]
     batches: list[BatchWorkRecord]
-    # None of several batches, of the fast level, and of fewer frames than that takes
+    # None of several batches, and of fewer frames than that takes
     full: FullRecord | None
 
 

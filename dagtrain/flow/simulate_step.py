@@ -170,24 +170,16 @@ def _full(meta: Mapping[str, Any]) -> Iterator[str]:
             f"boards idle {full['idle']:.1%}"
         )
         told, drift = len(meta["frame_cycles"]), full["drift"]
-        if frames < FEW_FRAMES:
-            if told < meta["batch"]:
-                yield (
-                    f"of so few frames one that is late for once weighs much: `--frames {told + FEW_FRAMES}` tells more"
-                )
-        elif abs(drift) > STEADY_DRIFT:
+        if frames < FEW_FRAMES and told < meta["batch"]:
+            yield f"of so few frames one that is late for once weighs much: `--frames {told + FEW_FRAMES}` tells more"
+        if frames >= FEW_FRAMES and abs(drift) > STEADY_DRIFT:
+            more = f"; `--frames {min(2 * told, meta['batch'])}` tells more" if told < meta["batch"] else ""
             yield (
                 f"that pace is not steady: the later half of these frames came {abs(drift):.1%} "
-                f"{'slower' if drift > 0 else 'faster'} than the earlier"
-                f"{_more_frames(told, meta['batch'])}"
+                f"{'slower' if drift > 0 else 'faster'} than the earlier{more}"
             )
     elif len(meta["frame_cycles"]) < meta["batch"]:
         yield "no two frames came with every engine at work: more `--frames` tell that pace"
-
-
-def _more_frames(told: int, batch: int) -> str:
-    """What tells more than so many frames of a batch."""
-    return f"; `--frames {min(2 * told, batch)}` tells more" if told < batch else ""
 
 
 def _frames(meta: Mapping[str, Any]) -> str:
